@@ -278,3 +278,80 @@ class LeaseResult(Message):
     steps: int = 0
     trainer_pid: int = 0
     trainer_starts: int = 0
+
+
+# --- operators: updates (each returns a Receipt) ---------------------------------------------------------
+
+
+class PauseCommand(Message):
+    """Update `pause`: finish the round in flight, write a checkpoint, then hold."""
+
+    reason: str = Field("", max_length=500)
+    release_nodes: bool = False
+
+
+class ResumeCommand(Message):
+    """Update `resume`."""
+
+
+class ScaleCommand(Message):
+    """Update `scale`: wanted slots. Surplus nodes drain after their round."""
+
+    slots: int = Field(ge=1, le=2_000)
+
+
+class DrainCommand(Message):
+    """Update `drain`: let one node finish its round and leave; its slot is filled again."""
+
+    slot: int = Field(ge=0)
+    reason: str = Field("", max_length=500)
+
+
+class ExtendCommand(Message):
+    """Update `extend`: a new, later target (also for a campaign that has reached its old one)."""
+
+    rounds: int | None = Field(None, ge=1)
+    tokens: int | None = Field(None, ge=1)
+
+
+class SetBudgetCommand(Message):
+    """Update `set_budget`; null = no limit."""
+
+    max_cost: float | None = Field(None, gt=0)
+    max_node_hours: float | None = Field(None, gt=0)
+
+
+class CheckpointCommand(Message):
+    """Update `checkpoint_now`."""
+
+
+class ApproveCommand(Message):
+    """Update `approve`: publish now (only with control.approve_publish)."""
+
+
+class Receipt(Message):
+    """Answer to an update: accepted (validators reject otherwise), in words, with the phase after it."""
+
+    text: str
+    phase: str
+
+
+class NodeEvent(Message):
+    """Signal `node_event` from a node workflow to its campaign.
+
+    kind: requested, booting (machine exists), ready (verified), training (first lease began), draining,
+    failed (classified; the node is on its way out), gone (a read of the provider says absent).
+    """
+
+    slot: int
+    attempt: int
+    nonce: str
+    kind: Literal["requested", "booting", "ready", "training", "draining", "failed", "gone"]
+    at: float
+    failure: str = ""
+    detail: str = ""
+    noticed_at: float | None = None
+    last_progress_at: float | None = None
+    price_per_hour: float | None = None
+    paid_seconds: float = 0.0
+    report: NodeReport | None = None
