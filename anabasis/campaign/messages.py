@@ -76,15 +76,26 @@ class PrepareResult(Message):
     parameters: int
     samples: int
     dataset_tokens: int
+    merged_rounds: int = 0
+    tokens_total: int = 0
+    loss: float | None = None
+    checkpoint_version: int | None = None
+    roster_generation: int = 0
+    attempts: dict[str, int] = Field(default_factory=dict)
 
 
 class LegRequest(Message):
-    """Advance from the newest version to `until_version`, unless the roster's target comes first."""
+    """Advance from the newest version to `until_version`, unless the roster's target comes first.
+
+    The result's totals cover (from_version, version]; `from_version` is what the workflow has accounted for.
+    Ends early with reason `interrupted` when the roster's phase is no longer `training` or on cancellation.
+    """
 
     campaign: str
     store_url: str
     until_version: int
     progress_seconds: float = 5.0
+    from_version: int | None = None
 
 
 class NodeRoundTotals(Message):
@@ -125,6 +136,7 @@ class LegResult(Message):
     loss: float | None = None
     validation_loss: float | None = None
     tokens_total: int = 0
+    merged_rounds: int = 0
     nodes: list[NodeRoundTotals] = Field(default_factory=list)
     incidents: list[AggregatorIncident] = Field(default_factory=list)
     detail: str = ""
@@ -139,6 +151,7 @@ class ProgressReport(Message):
     version: int
     loss: float | None = None
     tokens_total: int = 0
+    merged_rounds: int = 0
     contributors: int = 0
     waiting_for: str = ""
 
@@ -346,7 +359,7 @@ class NodeEvent(Message):
     slot: int
     attempt: int
     nonce: str
-    kind: Literal["requested", "booting", "ready", "training", "draining", "failed", "gone"]
+    kind: Literal["requested", "booting", "ready", "training", "draining", "unknown", "failed", "gone"]
     at: float
     failure: str = ""
     detail: str = ""

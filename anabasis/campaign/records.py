@@ -127,8 +127,9 @@ class VersionManifest(Record):
             parameters, since applying a delta is deterministic.
         fingerprint: hex xxh3_128 over the flat float32 parameters: what a reader checks after applying.
         delta: the quantized outer update (kind `merge`); snapshot: full parameters (other kinds).
+        merged_rounds: merges so far (versions minus rollbacks): what the target counts.
         offsets: partition → samples committed so far (cumulative, monotone).
-        plan: for the round that starts here; None when the target is reached.
+        plan: for the round that starts here (also when the target is reached: a later run may extend it).
         layout: of the flat vector; in the initial version only.
     """
 
@@ -151,6 +152,7 @@ class VersionManifest(Record):
     loss_mean: float | None = None
     validation_loss: float | None = None
     tokens_total: int = 0
+    merged_rounds: int = 0
     close_reason: str = ""
     aggregator: str = ""
     committed_at: float = 0.0
@@ -172,6 +174,7 @@ class Roster(Record):
 
     Attributes:
         slots: desired slots; the next plan spreads the partitions over them.
+        attempts: slot → highest attempt ever started, so that a later run of the campaign goes on counting.
         target_round, target_tokens, target_loss: when to stop; `extend` changes them.
     """
 
@@ -180,6 +183,7 @@ class Roster(Record):
     phase: Literal["training", "paused", "finished"]
     slots: list[int]
     members: list[RosterMember]
+    attempts: dict[str, int] = Field(default_factory=dict)
     target_rounds: int
     target_tokens: int | None = None
     target_loss: float | None = None

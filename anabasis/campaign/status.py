@@ -40,12 +40,17 @@ class NodeState(StrEnum):
 
 
 class Bucket(StrEnum):
-    """Every paid node-second is in exactly one of these."""
+    """Every paid node-second is in exactly one of these.
+
+    `open` is work of a living node that no commit covers yet: it becomes train, sync or wait when its round
+    commits, and lost when the node leaves first.
+    """
 
     BOOT = "boot"
     TRAIN = "train"
     SYNC = "sync"
     WAIT = "wait"
+    OPEN = "open"
     LOST = "lost"
     PAUSED = "paused"
     RELEASE = "release"
