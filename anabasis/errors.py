@@ -14,6 +14,8 @@
     ├── CorruptData              us         no    (hash, shape or format is wrong)
     ├── Fenced                   us         no    (someone newer holds this slot, version or lock)
     ├── Diverged                 user       no    (non-finite or exploding loss)
+    ├── TemporalUnavailable      cloud      yes   (no server answers at the address)
+    ├── StackError               user       no    (local stack: port taken, running already, program missing)
     └── ProviderError            cloud
         ├── CapacityError        capacity   yes   (next offer)
         ├── QuotaError           user       no    (limit zero or credentials: permanent)
@@ -99,6 +101,19 @@ class Fenced(AnabasisError):
 
 class Diverged(AnabasisError):
     """The loss or the parameters are not finite, or the loss left its allowed band."""
+
+    blame = "user"
+
+
+class TemporalUnavailable(AnabasisError):
+    """No Temporal server answers at the configured address."""
+
+    retryable = True
+    blame = "cloud"
+
+
+class StackError(AnabasisError):
+    """The local stack cannot be started or stopped as things are (a port is taken, a program is missing)."""
 
     blame = "user"
 
