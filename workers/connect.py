@@ -71,7 +71,7 @@ async def connect(*, identity: str | None = None, address: str | None = None, pa
         except TemporalUnavailable as error:
             if time.monotonic() + pause > deadline:
                 raise
-            _log.warning("%s; trying again in %.1f s", error, pause)
+            _log.info("%s; trying again in %.1f s", error, pause)
         await asyncio.sleep(pause)
         pause = min(2 * pause, LONGEST_RETRY_SECONDS)
 
