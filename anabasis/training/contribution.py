@@ -31,19 +31,23 @@ def pack_contribution(header: ContributionHeader, tensors: Mapping[str, Tensor])
     """The object to put into the mailbox; fills in the header's `payload_hash`."""
     sealed = header.model_copy(update={"payload_hash": payload_hash(tensors)})
     ordered = {name: tensors[name] for name in sorted(tensors)}
-    return pack(ordered, metadata=update_metadata(header=sealed.model_dump_json()))
+    text = sealed.model_dump_json()
+    return pack(ordered, metadata={**update_metadata(), "header": text, "seal": _seal(text)})
 
 
 def unpack_contribution(data: bytes | bytearray | memoryview) -> tuple[ContributionHeader, dict[str, Tensor]]:
-    """Header and tensors (views of `data`), after checking the payload's hash.
+    """Header and tensors (views of `data`), after checking the hashes of both.
 
     Raises:
-        CorruptData: torn, not a contribution, or other bytes than the header's hash promises.
+        CorruptData: torn, not a contribution, or other bytes than its sender packed.
     """
     tensors, metadata = unpack(data)
     check_format(metadata)
+    text = metadata.get("header", "")
+    if metadata.get("seal") != _seal(text):
+        raise CorruptData("contribution: the header's bytes are not those that were sealed")
     try:
-        header = ContributionHeader.model_validate_json(metadata.get("header", ""))
+        header = ContributionHeader.model_validate_json(text)
     except ValidationError as error:
         raise CorruptData(f"contribution: header is invalid ({error.error_count()} problems)") from None
     found = payload_hash(tensors)
@@ -54,10 +58,9 @@ def unpack_contribution(data: bytes | bytearray | memoryview) -> tuple[Contribut
     return header, tensors
 
 
-def update_metadata(*, header: str | None = None) -> dict[str, str]:
-    """Metadata of an update file: contributions carry a header, the deltas of versions none."""
-    metadata = {"format": FORMAT, "block": str(BLOCK)}
-    return metadata if header is None else {**metadata, "header": header}
+def update_metadata() -> dict[str, str]:
+    """Metadata of every update file. Contributions add `header` (JSON) and `seal` (hex BLAKE3 of that JSON)."""
+    return {"format": FORMAT, "block": str(BLOCK)}
 
 
 def unpack_delta(data: bytes | bytearray | memoryview) -> dict[str, Tensor]:
@@ -77,6 +80,10 @@ def check_format(metadata: Mapping[str, str]) -> None:
         raise CorruptData(
             f"update: format {metadata.get('format')!r}, block {metadata.get('block')!r}; known: {FORMAT}"
         )
+
+
+def _seal(text: str) -> str:
+    return blake3(text.encode()).hexdigest()
 
 
 def _threads(size_bytes: int) -> int:

@@ -104,9 +104,10 @@ def norm_of(tensors: Mapping[str, Tensor], *, count: int) -> float:
         part = scratch[: rows * BLOCK].view(rows, BLOCK)
         torch.linalg.vector_norm(part, dim=1, out=norms[first // BLOCK : first // BLOCK + rows])
     values = norms.numpy().astype(np.float64)
-    if compression == "int8":
-        values *= tensors["scale"].numpy()
-    return float(np.sqrt(np.sum(values * values)))
+    with np.errstate(invalid="ignore", over="ignore"):  # not finite is an answer here
+        if compression == "int8":
+            values *= tensors["scale"].numpy()
+        return float(np.sqrt(np.sum(values * values)))
 
 
 def chunks(count: int) -> Iterator[tuple[int, int]]:

@@ -9,11 +9,11 @@ from __future__ import annotations
 
 import json
 import math
-import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -38,9 +38,6 @@ _CODES = {
     torch.bool: "BOOL",
 }
 _DTYPES = {code: dtype for dtype, code in _CODES.items()}
-
-# Read-only bytes become tensors that nobody writes to; torch warns of it once per process.
-warnings.filterwarnings("ignore", message="The given buffer is not writable", category=UserWarning)
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,7 +116,7 @@ def unpack(data: bytes | bytearray | memoryview) -> tuple[dict[str, Tensor], dic
     header, start = _read_header(data)
     metadata = header.pop("__metadata__", {})
     tensors: dict[str, Tensor] = {}
-    body = torch.frombuffer(data, dtype=torch.uint8)[start:] if len(data) > start else torch.empty(0, dtype=torch.uint8)
+    body = _view(data)[start:]
     expected = 0
     try:
         for name, entry in sorted(header.items(), key=lambda item: item[1]["data_offsets"]):
@@ -135,6 +132,20 @@ def unpack(data: bytes | bytearray | memoryview) -> tuple[dict[str, Tensor], dic
     if expected != body.numel():
         raise CorruptData(f"tensor file: {body.numel()} data bytes, the header describes {expected}")
     return tensors, {str(key): str(value) for key, value in metadata.items()}
+
+
+class _Borrowed:
+    """Memory of another object, by numpy's array protocol."""
+
+    def __init__(self, owner: bytes | bytearray | memoryview) -> None:
+        self.owner = owner
+        address = np.frombuffer(owner, dtype=np.uint8).ctypes.data
+        # Marked writable although bytes are not: torch has no read-only tensors and warns; nobody writes to these.
+        self.__array_interface__ = {"shape": (len(owner),), "typestr": "|u1", "data": (address, False), "version": 3}
+
+
+def _view(data: bytes | bytearray | memoryview) -> Tensor:
+    return torch.from_numpy(np.asarray(_Borrowed(data)))
 
 
 def _read_header(data: bytes | bytearray | memoryview) -> tuple[dict[str, Any], int]:
