@@ -134,9 +134,7 @@ def _options() -> ClientConnectConfig:
         return options
     record = StateDir().read()
     if record is not None:
-        return ClientConnectConfig(
-            target_host=record.address, namespace=options.get("namespace") or record.namespace
-        )
+        return ClientConnectConfig(target_host=record.address, namespace=options.get("namespace") or record.namespace)
     options["target_host"] = DEFAULT_TARGET
     return options
 

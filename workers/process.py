@@ -55,6 +55,8 @@ def run_worker(
     try:
         asyncio.run(_until_stopped(serve, stop_seconds))
         code = EXIT_OK
+    except SystemExit as error:
+        code = error.code if isinstance(error.code, int) else EXIT_FAILED
     except AnabasisError as error:
         _log.error("worker_failed", error=error.kind, reason=str(error))
         code = EXIT_FAILED

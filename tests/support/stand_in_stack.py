@@ -1,0 +1,16 @@
+"""`anabasis …` with light stand-ins for the workers: `python -m tests.support.stand_in_stack up --port 0`."""
+
+from __future__ import annotations
+
+from anabasis.cli.main import main
+from workers import embedded
+from workers.health import AGGREGATOR_PARTS, CONTROL_PARTS
+from workers.supervisor import WorkerSpec
+
+embedded.WORKERS = (
+    WorkerSpec("control", "tests.support.stand_in_control", CONTROL_PARTS),
+    WorkerSpec("aggregator", "tests.support.stand_in_aggregator", AGGREGATOR_PARTS),
+)
+
+if __name__ == "__main__":
+    main()
