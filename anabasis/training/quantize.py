@@ -23,7 +23,7 @@ Compression = Literal["int8", "none"]
 
 LEVELS = 127.0
 TINY = 1e-30
-"""Blocks whose largest magnitude is below this count as zero: their reciprocal would overflow float32."""
+"""The least largest magnitude of a block: a smaller one's scale would have no float32 reciprocal."""
 
 CHUNK = 64 * BLOCK
 """Elements worked on at a time: 64 Ki keep the operands in a core's cache and the interpreter's share small."""
@@ -133,12 +133,10 @@ def quantize_rows(rows: Tensor, *, q: Tensor, scale: Tensor, scratch: Tensor) ->
     `scratch` float32 [b, 1024] then holds the decoded values. A block with a value that is not finite gets a
     scale that is not finite, so that the receiver notices.
     """
-    torch.abs(rows, out=scratch)
-    torch.amax(scratch, dim=1, out=scale)
-    zero = scale < TINY
-    inverse = torch.reciprocal(scale).mul_(LEVELS).masked_fill_(zero, 0.0)
-    scale.div_(LEVELS).masked_fill_(zero, 0.0)
-    torch.mul(rows, inverse[:, None], out=scratch)
+    torch.amax(rows, dim=1, out=scale)
+    torch.maximum(scale, torch.amin(rows, dim=1).neg_(), out=scale)
+    scale.clamp_min_(TINY).div_(LEVELS)
+    torch.mul(rows, scale.reciprocal()[:, None], out=scratch)
     scratch.round_()
     q.copy_(scratch)
     scratch.mul_(scale[:, None])

@@ -72,12 +72,23 @@ class Image:
         self.size_bytes = len(header) + sum(spec.size_bytes for spec in specs)
         self.buffer = torch.zeros(self.size_bytes + padding_bytes, dtype=torch.uint8)
         self.buffer[: len(header)] = torch.frombuffer(bytearray(header), dtype=torch.uint8)
-        self.tensors: dict[str, Tensor] = {}
+        self._specs: dict[str, tuple[TensorSpec, Tensor]] = {}
         at = self.data_start
         for spec in specs:
-            view = self.buffer[at : at + spec.size_bytes]
-            self.tensors[spec.name] = _typed(view, spec.dtype, spec.shape)
+            self._specs[spec.name] = (spec, self.buffer[at : at + spec.size_bytes])
             at += spec.size_bytes
+
+    def view(self, name: str) -> Tensor:
+        """The tensor itself: writing to it writes to the file. It must lie aligned (the first one always does)."""
+        spec, raw = self._specs[name]
+        return raw.view(spec.dtype).view(spec.shape)
+
+    def write(self, name: str, tensor: Tensor) -> None:
+        """Copy a tensor of the promised type and shape into the file, wherever it lies."""
+        spec, raw = self._specs[name]
+        if tensor.dtype != spec.dtype or tuple(tensor.shape) != spec.shape:
+            raise ValueError(f"{name} must be {spec.dtype} {list(spec.shape)}, not {tensor.dtype} {list(tensor.shape)}")
+        raw.copy_(tensor.contiguous().reshape(-1).view(torch.uint8))
 
     def file(self) -> memoryview:
         """The file's bytes: valid until a tensor of the image changes."""
