@@ -15,6 +15,13 @@
     ├── Fenced                   us         no    (someone newer holds this slot, version or lock)
     ├── Diverged                 user       no    (non-finite or exploding loss)
     ├── TemporalUnavailable      cloud      yes   (no server answers at the address)
+    │   └── WorkersUnavailable              yes   (the server answers, no control worker does)
+    ├── CampaignError            user       no
+    │   ├── CampaignNotFound
+    │   ├── AlreadyRunning
+    │   ├── AlreadyCompleted                      (and not asked to go on)
+    │   ├── UpdateRejected                        (the campaign says no)
+    │   └── CampaignFailed                        (how a campaign ended)
     ├── StackError               user       no    (local stack: port taken, running already, program missing)
     └── ProviderError            cloud
         ├── CapacityError        capacity   yes   (next offer)
@@ -110,6 +117,47 @@ class TemporalUnavailable(AnabasisError):
 
     retryable = True
     blame = "cloud"
+
+
+class WorkersUnavailable(TemporalUnavailable):
+    """Temporal answers, but no control worker does: nothing decides, nothing is lost."""
+
+    blame = "us"
+
+
+class CampaignError(AnabasisError):
+    """What was asked of a campaign is not possible."""
+
+    blame = "user"
+
+
+class CampaignNotFound(CampaignError):
+    """Temporal knows no campaign of this name (any more)."""
+
+
+class AlreadyRunning(CampaignError):
+    """A campaign of this name runs."""
+
+
+class AlreadyCompleted(CampaignError):
+    """A campaign of this name has reached its target, and nobody said to go on from there."""
+
+
+class UpdateRejected(CampaignError):
+    """The campaign refuses a command: it makes no sense in its phase, or the campaign is over."""
+
+
+class CampaignFailed(CampaignError):
+    """A campaign ended without reaching its target.
+
+    Args:
+        failure: stable name: the kind of the error that ended it (`UserCodeError`, `InvalidSpec`, …), or
+            `Cancelled`, `Terminated`, `TimedOut`.
+    """
+
+    def __init__(self, message: str, *, failure: str) -> None:
+        self.failure = failure
+        super().__init__(message)
 
 
 class StackError(AnabasisError):

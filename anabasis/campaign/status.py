@@ -101,6 +101,7 @@ class CampaignStatus(Model):
 
     Attributes:
         version: newest committed version known to the workflow (rounds merged, counting rollbacks).
+        merged_rounds: merges so far: what the target counts (versions minus rollbacks).
         waiting_for: in words, why nothing advances; empty while it does.
         ledger: seconds by bucket of all *finished and running* node lives; they sum to paid_node_seconds.
         incidents: the newest (bounded); older ones are in the store's journal.
@@ -116,6 +117,7 @@ class CampaignStatus(Model):
     loss: float | None = None
     validation_loss: float | None = None
     tokens_total: int = 0
+    merged_rounds: int | None = None
     desired_slots: int = 0
     ready_nodes: int = 0
     nodes: list[NodeStatus] = Field(default_factory=list)

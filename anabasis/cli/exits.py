@@ -3,12 +3,17 @@
 from __future__ import annotations
 
 from anabasis.errors import (
+    AlreadyCompleted,
+    AlreadyRunning,
     AnabasisError,
+    CampaignFailed,
+    CampaignNotFound,
     InvalidSpec,
     ObjectNotFound,
     StackError,
     StoreUnavailable,
     TemporalUnavailable,
+    UpdateRejected,
 )
 
 OK = 0
@@ -34,6 +39,11 @@ _BY_ERROR: tuple[tuple[type[AnabasisError], int], ...] = (
     (TemporalUnavailable, UNAVAILABLE),
     (StoreUnavailable, UNAVAILABLE),
     (StackError, REFUSED),
+    (CampaignNotFound, NOT_FOUND),
+    (AlreadyRunning, REFUSED),
+    (AlreadyCompleted, REFUSED),
+    (UpdateRejected, REFUSED),
+    (CampaignFailed, CAMPAIGN_ENDED_BADLY),
 )
 
 
