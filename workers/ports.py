@@ -49,5 +49,11 @@ def choose(port: int, *, option: str, purpose: str) -> int:
         return free_port()
     if is_free(port):
         return port
-    other = next((near for near in range(port + 1, min(port + _SEARCHED_PORTS, PORTS)) if is_free(near)), 0)
-    raise StackError(f"port {port} for {purpose} is taken by {holder(port)}: free it, or use {option} {other}")
+    raise StackError(
+        f"port {port} for {purpose} is taken by {holder(port)}: free it, or use {option} {next_free(port)}"
+    )
+
+
+def next_free(port: int) -> int:
+    """The next port above that can be had now; 0 (any) when there is none near."""
+    return next((near for near in range(port + 1, min(port + _SEARCHED_PORTS, PORTS)) if is_free(near)), 0)

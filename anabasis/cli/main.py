@@ -23,7 +23,7 @@ DEBUG_VARIABLE = "ANABASIS_DEBUG"
 
 __all__ = ["app", "main"]
 
-_COMMANDS = ("stack", "campaigns", "watch", "models", "report", "spec", "demo")
+_COMMANDS = ("stack", "doctor", "campaigns", "watch", "models", "report", "spec", "demo")
 for _name in _COMMANDS:
     if importlib.util.find_spec(f"anabasis.cli.{_name}") is not None:
         importlib.import_module(f"anabasis.cli.{_name}")

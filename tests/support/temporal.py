@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import subprocess
 from collections.abc import Mapping
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 from temporalio.client import Client
@@ -78,8 +79,9 @@ class TemporalServer:
             self._popen = subprocess.Popen(
                 line, stdout=output, stderr=output, stdin=subprocess.DEVNULL, start_new_session=True
             )
-        # Its own thread-free loop: fixtures are synchronous, and a session outlives the loop of any one test.
-        asyncio.run(self._until_it_answers())
+        # In a thread: fixtures are synchronous, and whoever calls this may be inside a running loop already.
+        with ThreadPoolExecutor(1) as thread:
+            thread.submit(lambda: asyncio.run(self._until_it_answers())).result()
 
     async def _until_it_answers(self) -> None:
         try:
