@@ -1,0 +1,207 @@
+"""Synthetic campaigns: manifests as an aggregator would commit them, with invented numbers."""
+
+from __future__ import annotations
+
+import math
+
+from blake3 import blake3
+
+from anabasis.campaign.records import (
+    Assignment,
+    BlobRef,
+    CommittedContribution,
+    ContributionHeader,
+    Rejection,
+    RoundPlan,
+    VersionManifest,
+)
+from anabasis.campaign.status import Bucket, CampaignStatus, Incident, NodeState, NodeStatus, Phase
+
+START = 1_800_000_000.0
+ROUND_SECONDS = 12.0
+SEQUENCE = 128
+SAMPLES = 160
+
+
+def loss_at(version: int) -> float:
+    return 2.0 + 4.5 * math.exp(-version / 12) + 0.08 * math.sin(version * 1.7)
+
+
+def manifests(
+    count: int,
+    *,
+    campaign: str = "demo",
+    slots: int = 4,
+    rollback_at: int | None = None,
+    rejected_at: int | None = None,
+    replaced_at: dict[int, int] | None = None,
+    nonce: str = "abc",
+) -> list[VersionManifest]:
+    """Versions 0 to `count`; `replaced_at` maps slot → version from which its second machine contributes."""
+    made = [_initial(campaign, slots)]
+    while len(made) <= count:
+        version = len(made)
+        if version == rollback_at:
+            made.append(_rollback(made[-1], restored=max(0, version - 3), slots=slots))
+            continue
+        attempts = {s: 2 if replaced_at and version >= replaced_at.get(s, 10**9) else 1 for s in range(slots)}
+        gone = {s for s, first in (replaced_at or {}).items() if version == first - 1}
+        bad = [0] if version == rejected_at else []
+        made.append(_merge(made[-1], attempts=attempts, gone=gone, bad=bad, slots=slots, nonce=nonce))
+    return made
+
+
+def blob(name: str, size: int = 1_000) -> BlobRef:
+    return BlobRef(key=f"params/{name}.safetensors", hash=blake3(name.encode()).hexdigest(), size_bytes=size)
+
+
+def plan(slots: int) -> RoundPlan:
+    return RoundPlan(
+        assignments={str(s): Assignment(partitions=[s], inner_steps=20) for s in range(slots)},
+        outer_lr=0.7,
+        outer_momentum=0.9,
+    )
+
+
+def _initial(campaign: str, slots: int) -> VersionManifest:
+    return VersionManifest(
+        campaign=campaign,
+        version=0,
+        parent=None,
+        kind="initial",
+        chain=f"{0:064x}",
+        fingerprint=f"{0:032x}",
+        snapshot=blob("initial"),
+        offsets={str(s): 0 for s in range(slots)},
+        plan=plan(slots),
+        committed_at=START,
+        opened_at=START,
+    )
+
+
+def _rollback(parent: VersionManifest, *, restored: int, slots: int) -> VersionManifest:
+    version = parent.version + 1
+    return parent.model_copy(
+        update={
+            "version": version,
+            "parent": parent.version,
+            "kind": "rollback",
+            "rolled_back_to": restored,
+            "chain": f"{version:064x}",
+            "fingerprint": f"{restored:032x}",
+            "delta": None,
+            "snapshot": blob(f"restored{restored}"),
+            "contributions": [],
+            "rejected": [],
+            "missing": [],
+            "plan": plan(slots),
+            "loss": None,
+            "committed_at": parent.committed_at + 2.0,
+            "opened_at": parent.committed_at,
+        }
+    )
+
+
+def _merge(
+    parent: VersionManifest, *, attempts: dict[int, int], gone: set[int], bad: list[int], slots: int, nonce: str
+) -> VersionManifest:
+    version = parent.version + 1
+    present = [slot for slot in attempts if slot not in gone and slot not in bad]
+    contributions: list[CommittedContribution] = []
+    offsets = dict(parent.offsets)
+    for slot in present:
+        first = offsets[str(slot)]
+        offsets[str(slot)] = first + SAMPLES
+        header = ContributionHeader(
+            campaign=parent.campaign,
+            base_version=parent.version,
+            base_chain=parent.chain,
+            slot=slot,
+            attempt=attempts[slot],
+            nonce=f"{nonce}{slot}",
+            steps=20,
+            tokens=SAMPLES * SEQUENCE,
+            loss=loss_at(version),
+            consumed={str(slot): (first, first + SAMPLES)},
+            train_seconds=9.0,
+            sync_seconds=1.0,
+            wait_seconds=1.5,
+            compression="int8",
+            payload_hash="0" * 64,
+            validation_loss=loss_at(parent.version) + 0.1 if slot == 0 and parent.version % 5 == 0 else None,
+        )
+        contributions.append(CommittedContribution(header=header, weight=1 / len(present), size_bytes=250_000))
+    return VersionManifest(
+        campaign=parent.campaign,
+        version=version,
+        parent=parent.version,
+        kind="merge",
+        chain=f"{version:064x}",
+        fingerprint=f"{version:032x}",
+        delta=blob(f"delta{version}"),
+        contributions=contributions,
+        rejected=[Rejection(slot=slot, attempt=1, reason="norm", detail="norm 31.2, median 1.4") for slot in bad],
+        missing=sorted(gone),
+        offsets=offsets,
+        plan=plan(slots),
+        loss=loss_at(version),
+        loss_mean=loss_at(version),
+        tokens_total=parent.tokens_total + len(present) * SAMPLES * SEQUENCE,
+        merged_rounds=parent.merged_rounds + 1,
+        close_reason="all contributed" if not gone else "deadline",
+        aggregator="one",
+        opened_at=parent.committed_at,
+        committed_at=parent.committed_at + ROUND_SECONDS,
+        merge_seconds=0.2,
+    )
+
+
+def incident(sequence: int, *, at: float, kind: str = "lost", **changes: object) -> Incident:
+    """A node that was lost, noticed after 5 s, replaced after 20 s."""
+    values: dict[str, object] = {
+        "sequence": sequence,
+        "kind": kind,
+        "text": f"node 1-{sequence}: no heartbeat",
+        "decision": "replaced",
+        "slot": 1,
+        "attempt": sequence,
+        "happened_at": at,
+        "noticed_at": at + 5,
+        "decided_at": at + 5.5,
+        "mended_at": at + 20,
+    }
+    return Incident.model_validate(values | changes)
+
+
+def ledger_entry(*, at: float | None = None, scale: float = 1.0, outcome: str = "completed") -> dict[str, object]:
+    """The last record of a run's journal: 1000 paid node-seconds times `scale`."""
+    return {
+        "kind": "ledger",
+        "paid_node_seconds": 1_000.0 * scale,
+        "cost": 0.75 * scale,
+        "ledger": {name: seconds * scale for name, seconds in BUCKETS.items()},
+        "outcome": outcome,
+        "failure": "",
+        "at": at,
+    }
+
+
+BUCKETS = {"boot": 60.0, "train": 700.0, "sync": 80.0, "wait": 90.0, "lost": 40.0, "paused": 10.0, "release": 20.0}
+
+
+def status(**changes: object) -> CampaignStatus:
+    """Of a campaign in training that started at `START`."""
+    values: dict[str, object] = {
+        "name": "demo",
+        "phase": Phase.TRAINING,
+        "started_at": START - 30,
+        "now": START + 600,
+        "nodes": [
+            NodeStatus(slot=0, attempt=1, nonce="abc0", state=NodeState.READY, provider="local", since=START),
+            NodeStatus(slot=1, attempt=2, nonce="abc1", state=NodeState.READY, provider="local", since=START),
+        ],
+        "paid_node_seconds": 1_000.0,
+        "cost": 0.75,
+        "ledger": {Bucket(name): seconds for name, seconds in BUCKETS.items()},
+    }
+    return CampaignStatus.model_validate(values | changes)
