@@ -82,6 +82,9 @@ class ContributionHeader(Record):
         state: where the node's inner state after this round is (deterministic mode).
     """
 
+    # A loss that is not finite must reach the aggregator as what it is (JSON as Python writes it), not as null.
+    model_config = ConfigDict(extra="ignore", frozen=True, ser_json_inf_nan="constants")
+
     campaign: str
     base_version: int
     base_chain: str
@@ -223,7 +226,11 @@ class ShardRef(Record):
 
 
 class DatasetManifest(Record):
-    """A tokenised data set, content-hashed. Sample i is tokens [i·L, i·L + L] (L + 1 of them)."""
+    """A tokenised data set, content-hashed. Sample i is tokens [i·L, i·L + L] (L + 1 of them).
+
+    Attributes:
+        samples: to train on: numbers 0 … samples − 1. The `validation_samples` that follow are never trained on.
+    """
 
     schema_version: int = 1
     source: str
