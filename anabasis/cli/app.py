@@ -9,10 +9,12 @@ from typing import Annotated
 import typer
 
 from anabasis import __version__, logs
+from anabasis.cli import exits
 
 app = typer.Typer(
     name="anabasis",
     help="Training campaigns that survive machines that come and go.",
+    epilog=exits.IN_WORDS,
     no_args_is_help=True,
     pretty_exceptions_enable=False,  # the error boundary in main.py says everything in one line
     context_settings={"help_option_names": ["-h", "--help"]},

@@ -33,6 +33,14 @@ CAMPAIGN_ENDED_BADLY = 6
 INTERRUPTED = 130
 """Ctrl-C."""
 
+IN_WORDS = (
+    f"Exit codes: {OK} done; {FAILED} tried, and it did not work; {USAGE} wrong command line or spec; "
+    f"{NOT_FOUND} no such campaign, model or file; {UNAVAILABLE} Temporal, its workers or the store do not answer; "
+    f"{REFUSED} not possible as things are; {CAMPAIGN_ENDED_BADLY} the campaign that was followed failed or was "
+    f"cancelled; {INTERRUPTED} Ctrl-C."
+)
+"""The end of `anabasis --help`."""
+
 _BY_ERROR: tuple[tuple[type[AnabasisError], int], ...] = (
     (InvalidSpec, USAGE),
     (ObjectNotFound, NOT_FOUND),

@@ -87,9 +87,12 @@ class Anabasis:
             f"campaign {name} is running ({summary.phase}): see `anabasis watch {name}`, or use another name"
         )
 
-    def campaign(self, name: str) -> CampaignHandle:
-        """The campaign of this name, whether it exists or not (its methods say)."""
-        return CampaignHandle(self.client, name.removeprefix("campaign/"), deadlines=self.deadlines)
+    def campaign(self, name: str, *, run_id: str | None = None) -> CampaignHandle:
+        """The campaign of this name, whether it exists or not (its methods say).
+
+        With `run_id`, `result` waits for that run and those that continue it, not for one that was started later.
+        """
+        return CampaignHandle(self.client, name.removeprefix("campaign/"), deadlines=self.deadlines, run_id=run_id)
 
     async def list(self, *, running_only: bool = False, limit: int = LIST_LIMIT) -> list[CampaignSummary]:
         """The newest run of every campaign that Temporal remembers, newest first. Needs no worker."""
