@@ -5,6 +5,8 @@ Self-made because it must fit any width, draw without a terminal, and share noth
 
 from __future__ import annotations
 
+from itertools import groupby
+
 from rich.text import Text
 
 _BRAILLE = 0x2800
@@ -53,13 +55,14 @@ class Canvas:
 
     def _row(self, row: int) -> Text:
         line = Text(no_wrap=True, end="")
-        for column in range(self.columns):
-            cell = (row, column)
-            dots = self._dots[row][column]
-            line.append(
-                self._characters.get(cell) or (chr(_BRAILLE + dots) if dots else " "), self._styles.get(cell) or None
-            )
+        # One span per stretch of equal style: fewer colour codes on the wire.
+        for style, stretch in groupby(range(self.columns), key=lambda column: self._styles.get((row, column), "")):
+            line.append("".join(self._character(row, column) for column in stretch), style or None)
         return line
+
+    def _character(self, row: int, column: int) -> str:
+        dots = self._dots[row][column]
+        return self._characters.get((row, column)) or (chr(_BRAILLE + dots) if dots else " ")
 
     def _dot_at(self, x: float, y: float) -> tuple[int, int]:
         return round(x * (2 * self.columns - 1)), round((1 - y) * (4 * self.rows - 1))

@@ -21,6 +21,9 @@ MARK_SIGNS: dict[Group, tuple[str, str]] = {
 
 _AXIS = "bright_black"
 
+CELLS_PER_MARKER = 4
+"""A series of markers that lie closer than this on average is drawn as a line."""
+
 
 @dataclass(frozen=True, slots=True)
 class Series:
@@ -34,6 +37,10 @@ class Series:
     @property
     def points(self) -> list[Point]:
         return [point for segment in self.segments for point in segment]
+
+    def crowded(self, columns: int) -> bool:
+        """Too many points for markers on so many cells."""
+        return len(self.points) > columns // CELLS_PER_MARKER
 
 
 @dataclass(slots=True)
@@ -61,13 +68,13 @@ class Chart:
         ]
         if self.marks:
             drawn.append(Text.assemble(" " * margin, ("│", _AXIS), self._strip(x_axis, columns)))
-        return [*drawn, *_x_axis(x_axis, columns, margin=margin), *self._legend(margin=margin, width=width)]
+        return [*drawn, *_x_axis(x_axis, columns, margin=margin), *self._legend(margin=margin, columns=columns)]
 
     def _picture(self, canvas: Canvas, x_axis: Axis, y_axis: Axis) -> Canvas:
         for series in self.series:
             for segment in series.segments:
                 placed = [(x_axis.at(x), y_axis.at(y)) for x, y in segment]
-                if series.marker:
+                if series.marker and not series.crowded(canvas.columns):
                     for x, y in placed:
                         canvas.put(x, y, series.marker, style=series.style)
                     continue
@@ -91,14 +98,18 @@ class Chart:
             strip.append(sign, style or None)
         return strip
 
-    def _legend(self, *, margin: int, width: int) -> list[Text]:
-        parts = [(series.marker or "━", series.style, series.name) for series in self.series if series.points]
+    def _legend(self, *, margin: int, columns: int) -> list[Text]:
+        parts = [
+            (series.marker if series.marker and not series.crowded(columns) else "━", series.style, series.name)
+            for series in self.series
+            if series.points
+        ]
         groups = {group for _, group in self.marks}
         parts += [(*MARK_SIGNS[group], GROUP_NAMES[group]) for group in MARK_SIGNS if group in groups]
         rows = [Text(" " * (margin + 1))]
         for sign, style, name in parts:
             entry = Text.assemble((f"{sign} ", style), f"{name}   ")
-            if rows[-1].cell_len + entry.cell_len > width and rows[-1].plain.strip():
+            if rows[-1].cell_len + entry.cell_len > margin + columns and rows[-1].plain.strip():
                 rows.append(Text(" " * (margin + 1)))
             rows[-1].append_text(entry)
         return rows

@@ -145,7 +145,9 @@ def _ledger(ledger: Ledger | None) -> str:
         f"<p><b>{words.percent(ledger.goodput)}</b> of {words.duration(ledger.paid_node_seconds)} paid node time went "
         f"into committed training, over {words.plural(ledger.runs, 'run')} (from the {ledger.source}).</p>"
     )
-    return _section("Goodput", f'<div class="card">{head}<div class="bar">{bar}</div><table>{rows}</table></div>')
+    return _section(
+        "Goodput", f'<div class="card ledger">{head}<div class="bar">{bar}</div><table>{rows}</table></div>'
+    )
 
 
 def _incidents(report: Report) -> str:

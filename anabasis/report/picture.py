@@ -26,6 +26,9 @@ if TYPE_CHECKING:
 
 DOTS_PER_INCH = 120
 
+MAX_MARKERS = 100
+"""Of validation points; more would hide the line."""
+
 BUCKET_COLORS: dict[str, str] = {
     "train": "#2c9a68",
     "sync": "#2c9fb3",
@@ -62,7 +65,8 @@ def render_png(report: Report, path: Path | str) -> Path:
     for index, segment in enumerate(training_segments(report.curve)):
         _plot(loss, segment, color=_TRAIN, label="training" if index == 0 else "", linewidth=1.8)
     validation = validation_points(report.curve)
-    _plot(loss, validation, color=_VALIDATION, label="validation", linewidth=1.0, linestyle="--", marker="o", size=4)
+    marker = "o" if len(validation) <= MAX_MARKERS else ""
+    _plot(loss, validation, color=_VALIDATION, label="validation", linewidth=1.0, linestyle="--", marker=marker, size=4)
     _draw_marks(loss, marks)
     title = f"{words.plain(report.campaign, limit=80)}  {words.plain(report.phase, limit=30)}"
     _dress(loss, title=title, y_label="loss", said=curve_summary(report))

@@ -25,11 +25,10 @@ class Axis:
         """With as many decimals as tell neighbouring ticks apart."""
         step = self.ticks[1] - self.ticks[0] if len(self.ticks) > 1 else 1.0
         decimals = min(9, max(0, -math.floor(math.log10(step) + 1e-9)))
-        for factor, unit in ((1e9, "G"), (1e6, "M"), (1e3, "k")):
-            if step >= factor:
-                return f"{value / factor:.0f}{unit}" if value else "0"
-            if abs(self.high) >= 10 * factor:
-                return f"{value / factor:g}{unit}" if value else "0"
+        largest = max(abs(self.low), abs(self.high))
+        for least, divisor, unit in ((1e9, 1e9, "G"), (1e6, 1e6, "M"), (1e4, 1e3, "k")):
+            if largest >= least:
+                return f"{value / divisor:g}{unit}" if value else "0"
         return f"{value:.{decimals}f}"
 
 

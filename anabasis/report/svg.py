@@ -14,8 +14,14 @@ from anabasis.report.scale import Axis, Point, axis, thinned
 MAX_POINTS = 800
 """Of one line: as many as a wide screen has columns to show; more only make the file large."""
 
+MAX_BARS = 400
+"""Of contributors per round."""
+
+MARK_SPACING = 9.0
+"""Marks of a group closer than this (units of the drawing) are drawn as one that lists them."""
+
 DOTS_UP_TO = 120
-"""With so few versions each has a dot of its own, to hover over."""
+"""With so few points in a line each has a dot of its own, to hover over."""
 
 _LEFT, _RIGHT, _TOP, _GAP, _BOTTOM = 46.0, 14.0, 26.0, 40.0, 34.0
 _MEMBERS_HEIGHT = 44.0
@@ -65,7 +71,7 @@ def curve_svg(report: Report, *, width: float, height: float) -> str:
         *(_line(segment, frame, "training") for segment in segments),
         _dots(report.curve, frame) if len(report.curve) <= DOTS_UP_TO else "",
         _line(validation, frame, "validation"),
-        *(_validation_dot(point, frame) for point in thinned(validation, limit=MAX_POINTS // 4)),
+        *(_validation_dot(point, frame) for point in (validation if len(validation) <= DOTS_UP_TO else [])),
         _failures(marks, frame),
         "</svg>",
     ]
@@ -95,12 +101,9 @@ def _members(report: Report, frame: Frame) -> str:
         return ""
     most = max([1.0, float(report.setup.slots if report.setup else 1), *(count for _, count in counts)])
     floor = frame.height - _BOTTOM
-    half = (frame.width - _LEFT - _RIGHT) / (frame.x.high - frame.x.low) / 2
     path: list[str] = []
-    for version, count in thinned(counts, limit=MAX_POINTS):
-        x, y = frame.px(version), floor - count / most * _MEMBERS_HEIGHT
-        left, right = max(_LEFT, x - half), min(frame.width - _RIGHT, x + half)
-        path.append(f"M{left:.1f} {floor:g}V{y:.1f}H{max(right, left + 0.5):.1f}V{floor:g}Z")
+    for left, right, count in _bars(counts, frame):
+        path.append(f"M{left:.1f} {floor:g}V{floor - count / most * _MEMBERS_HEIGHT:.1f}H{right:.1f}V{floor:g}Z")
     top = floor - _MEMBERS_HEIGHT
     return (
         f'<path class="members" d="{"".join(path)}"/>'
@@ -108,6 +111,19 @@ def _members(report: Report, frame: Frame) -> str:
         f'<text x="{_LEFT - 6:g}" y="{floor:g}" text-anchor="end">0</text>'
         f'<text x="{_LEFT + 2:g}" y="{top - 4:.1f}" class="name">contributors per round</text>'
     )
+
+
+def _bars(counts: list[Point], frame: Frame) -> list[tuple[float, float, float]]:
+    """(left, right, count): one per round, or per stretch of rounds with its worst where they are too many."""
+    size = -(-len(counts) // MAX_BARS)
+    right_edge = frame.width - _RIGHT
+    bars: list[tuple[float, float, float]] = []
+    for start in range(0, len(counts), size):
+        part = counts[start : start + size]
+        left = frame.px(part[0][0] - 0.5)
+        right = frame.px(part[-1][0] + 0.5)
+        bars.append((max(_LEFT, left), min(right_edge, right), min(count for _, count in part)))
+    return bars
 
 
 def _line(points: Sequence[Point], frame: Frame, kind: str) -> str:
@@ -146,7 +162,7 @@ def _rollbacks(marks: list[Mark], frame: Frame) -> str:
         if mark.group == "rollback":
             x = frame.px(min(mark.version, frame.x.high))
             parts.append(
-                f'<g class="mark rollback"><title>{escape(mark.text)}</title>'
+                f'<g class="mark rollback"><title>{escape(words.plain(mark.text))}</title>'
                 f'<line x1="{x:.1f}" x2="{x:.1f}" y1="{_TOP - 8:g}" y2="{frame.bottom:.1f}"/>'
                 f'<path d="M{x - 5:.1f} {_TOP - 14:g}h10l-5 8z"/></g>'
             )
@@ -159,11 +175,17 @@ def _failures(marks: list[Mark], frame: Frame) -> str:
         "data": "M{x:.1f} {y:.1f}m0 -5l5 5l-5 5l-5 -5z",
         "control": "M{x:.1f} {y:.1f}m-4 -4h8v8h-8z",
     }
-    parts: list[str] = []
+    clusters: dict[tuple[str, int], list[Mark]] = {}
     for mark in marks:
-        if mark.group == "rollback":
-            continue
-        x = frame.px(min(max(mark.version, frame.x.low), frame.x.high))
-        d = shapes[mark.group].format(x=x, y=frame.bottom + 11)
-        parts.append(f'<g class="mark {mark.group}"><title>{escape(mark.text)}</title><path d="{d}"/></g>')
+        if mark.group != "rollback":
+            place = round(frame.px(mark.version) / MARK_SPACING)
+            clusters.setdefault((mark.group, place), []).append(mark)
+    parts: list[str] = []
+    for (group, _), cluster in clusters.items():
+        version = sum(mark.version for mark in cluster) / len(cluster)
+        x = frame.px(min(max(version, frame.x.low), frame.x.high))
+        d = shapes[group].format(x=x, y=frame.bottom + 11)
+        texts = [mark.text for mark in cluster[:5]] + ([f"and {len(cluster) - 5} more"] if len(cluster) > 5 else [])
+        title = escape(words.plain("; ".join(texts)))
+        parts.append(f'<g class="mark {group}"><title>{title}</title><path d="{d}"/></g>')
     return "".join(parts)

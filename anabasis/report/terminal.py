@@ -20,6 +20,9 @@ from anabasis.report.tables import Rows, incident_rows, node_rows, rejection_row
 MIN_WIDTH = 60
 """Narrower than this, tables are unreadable: lines wrap instead."""
 
+FULL_WIDTH = 88
+"""Narrower than this, the less important columns are left out."""
+
 NODE_ROWS, INCIDENT_ROWS, REJECTION_ROWS, PROBLEM_ROWS = 12, 15, 8, 20
 """Rows shown; the rest is counted, and `--json` has all of it."""
 
@@ -48,8 +51,8 @@ def render_terminal(report: Report, *, width: int = 100, color: bool = True) -> 
     parts += _curve(report, width=width)
     parts += _ledger(report.ledger, width=width)
     parts += _members(report, width=width)
-    parts += _nodes(report)
-    parts += _incidents(report)
+    parts += _nodes(report, width=width)
+    parts += _incidents(report, width=width)
     parts += _rejections(report)
     parts += _footer(report)
     return to_text(parts, width=width, color=color)
@@ -204,17 +207,21 @@ def _table(title: str, data: Rows, *, noun: str, skip: frozenset[str] = frozense
     return [table, *_more(left, noun)]
 
 
-def _nodes(report: Report) -> list[RenderableType]:
-    return _table("Nodes", node_rows(report, limit=NODE_ROWS), noun="node") if report.nodes else []
+def _nodes(report: Report, *, width: int) -> list[RenderableType]:
+    if not report.nodes:
+        return []
+    skip = frozenset({"sync", "wait", "sent"}) if width < FULL_WIDTH else frozenset[str]()
+    return _table("Nodes", node_rows(report, limit=NODE_ROWS), noun="node", skip=skip)
 
 
-def _incidents(report: Report) -> list[RenderableType]:
+def _incidents(report: Report, *, width: int) -> list[RenderableType]:
     if not report.incidents_total:
         return [Text.assemble(("Incidents ", _HEADING), "none"), Text("")]
     rows = incident_rows(report, limit=INCIDENT_ROWS)
     title = f"Incidents ({report.incidents_total:,})"
     note = Text("noticed, mended: after the last sign of progress, or after it was noticed", style=_QUIET)
-    return [*_table(title, rows, noun="earlier incident", skip=frozenset({"decided"})), note, Text("")]
+    skip = frozenset({"decided"} if width >= FULL_WIDTH else {"decided", "decision", "noticed", "node"})
+    return [*_table(title, rows, noun="earlier incident", skip=skip), note, Text("")]
 
 
 def _rejections(report: Report) -> list[RenderableType]:
