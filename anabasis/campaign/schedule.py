@@ -6,8 +6,9 @@ A round is numbered by the merges before it (`merged_rounds`), so rollbacks do n
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 
-from anabasis.campaign.records import Roster
+from anabasis.campaign.records import Roster, VersionManifest
 from anabasis.campaign.spec import CampaignSpec
 
 LONG_RUN_ROUNDS = 100
@@ -106,6 +107,16 @@ def target_reached(roster: Roster, *, merged_rounds: int, tokens_total: int, los
 def next_loss_mean(mean: float | None, loss: float) -> float:
     """Running mean of the training loss; starts anew after a rollback."""
     return loss if mean is None else mean + LOSS_SMOOTHING * (loss - mean)
+
+
+def merges_in_row(history: Sequence[VersionManifest]) -> int:
+    """Merges since the start or the last rollback: how many rounds the newest running mean covers (at least)."""
+    merges = 0
+    for manifest in reversed(history):
+        if manifest.kind != "merge":
+            break
+        merges += 1
+    return merges
 
 
 def loss_spiked(loss: float | None, *, mean: float | None, rounds_seen: int, spike_factor: float) -> str | None:

@@ -1,0 +1,81 @@
+"""Large objects into reused memory, piece by piece.
+
+A fresh allocation of a hundred megabytes costs more in page faults than reading the bytes does; so buffers are
+kept from round to round. What exceeds the memory allowance lies in unlinked temporary files.
+"""
+
+from __future__ import annotations
+
+import mmap
+import tempfile
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from anabasis.errors import CorruptData
+from anabasis.storage.base import ObjectStore
+
+PIECE_BYTES = 8 << 20
+"""Per request: large enough to hide a store's latency, small enough to show progress on a slow link."""
+
+SLACK_BYTES = 16 << 10
+"""Contributions of one model differ by the digits in their headers; a buffer must do for all of them."""
+
+
+@dataclass(slots=True)
+class _Buffer:
+    memory: mmap.mmap
+    in_memory: bool
+    busy: bool = False
+
+
+class Shelf:
+    """Buffers that are handed out, and all taken back at the end of a round.
+
+    Args:
+        memory_bytes: of all buffers in memory; further ones are files, unlinked as soon as they are opened.
+    """
+
+    def __init__(self, *, memory_bytes: int) -> None:
+        self._allowance = memory_bytes
+        self._buffers: list[_Buffer] = []
+
+    def take(self, size_bytes: int) -> memoryview:
+        """A writable buffer of exactly this length, with undefined contents."""
+        for buffer in self._buffers:
+            if not buffer.busy and len(buffer.memory) >= size_bytes:
+                buffer.busy = True
+                return memoryview(buffer.memory)[:size_bytes]
+        length = -(-(size_bytes + SLACK_BYTES) // mmap.PAGESIZE) * mmap.PAGESIZE
+        used = sum(len(buffer.memory) for buffer in self._buffers if buffer.in_memory)
+        if used + length <= self._allowance:
+            buffer = _Buffer(mmap.mmap(-1, length), in_memory=True, busy=True)
+        else:
+            with tempfile.TemporaryFile(prefix="anabasis-mail-") as file:
+                file.truncate(length)
+                buffer = _Buffer(mmap.mmap(file.fileno(), length), in_memory=False, busy=True)
+        self._buffers.append(buffer)
+        return memoryview(buffer.memory)[:size_bytes]
+
+    def take_back(self) -> None:
+        """All buffers may be overwritten from here on."""
+        for buffer in self._buffers:
+            buffer.busy = False
+
+
+def fetch(
+    store: ObjectStore, key: str, *, size_bytes: int, shelf: Shelf, tick: Callable[[], None] = lambda: None
+) -> memoryview:
+    """The object's bytes in a buffer of the shelf; `tick` is called after each piece.
+
+    Raises:
+        ObjectNotFound: there is none. CorruptData: it is not as long as promised.
+    """
+    buffer = shelf.take(size_bytes)
+    for start in range(0, max(size_bytes, 1), PIECE_BYTES):
+        length = min(PIECE_BYTES, size_bytes - start)
+        piece = store.get(key) if length == size_bytes else store.get(key, start=start, length=length)
+        if len(piece) != length:
+            raise CorruptData(f"{key}: {len(piece)} bytes at {start}, {length} promised")
+        buffer[start : start + length] = piece
+        tick()
+    return buffer

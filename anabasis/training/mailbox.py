@@ -1,0 +1,142 @@
+"""The mailbox of one round: which contributions are here, sound, and from whom."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+from torch import Tensor
+
+from anabasis.campaign.messages import AggregatorIncident
+from anabasis.campaign.records import ContributionHeader, Rejection, Roster, RosterMember, VersionManifest, keys
+from anabasis.errors import CorruptData, ObjectNotFound
+from anabasis.storage.base import ObjectInfo, ObjectStore
+from anabasis.training.contribution import unpack_contribution
+from anabasis.training.fetch import Shelf, fetch
+from anabasis.training.gate import Problem, check_header, check_numbers
+
+MAX_REUPLOADS = 3
+"""A corrupt contribution is asked for again so many times; then the fault is not the network's."""
+
+_NAME = re.compile(r"(\d+)-(\d+)\.safetensors")
+
+
+@dataclass(frozen=True, slots=True)
+class Letter:
+    """One sound contribution. `arrived_at` is by the aggregator's clock."""
+
+    header: ContributionHeader
+    tensors: dict[str, Tensor]
+    norm: float
+    size_bytes: int
+    arrived_at: float
+
+
+@dataclass
+class Mailbox:
+    """Collects the round that starts at `manifest`.
+
+    A letter counts once its sender is in the roster, and stays when the sender leaves afterwards: the work is done.
+    Letters of others are left alone: their sender may be on its way into the roster, or is a ghost of the past.
+
+    Attributes:
+        arrived: by slot. rejected: by (slot, attempt). incidents: what people should know, oldest first.
+        outliers: slots whose norm is out of line with the others that are here *now*; later mail may change that.
+    """
+
+    store: ObjectStore
+    manifest: VersionManifest
+    count: int
+    sequence_length: int
+    clock: Callable[[], float]
+    tick: Callable[[], None]
+    shelf: Shelf
+    arrived: dict[int, Letter] = field(default_factory=dict)
+    rejected: dict[tuple[int, int], Rejection] = field(default_factory=dict)
+    incidents: list[AggregatorIncident] = field(default_factory=list)
+    outliers: dict[int, Problem] = field(default_factory=dict)
+    _returned: dict[tuple[int, int], int] = field(default_factory=dict)
+
+    def collect(self, roster: Roster) -> None:
+        """Read what is new. Raises storage errors of the store given (a `Resilient` one waits instead)."""
+        members = {member.slot: member for member in roster.members}
+        prefix = keys.mail_prefix(self.manifest.version)
+        for info in self.store.list(prefix):
+            match = _NAME.fullmatch(info.key.removeprefix(prefix))
+            if match is None:
+                continue
+            slot, attempt = int(match[1]), int(match[2])
+            member = members.get(slot)
+            if slot in self.arrived or (slot, attempt) in self.rejected or member is None:
+                continue
+            if attempt == member.attempt:
+                self._open(info, member=member)
+            elif attempt < member.attempt:
+                self._reject(slot, attempt, problem=("fenced", f"attempt {member.attempt} holds the slot now"))
+
+    def rejected_slots(self, roster: Roster) -> set[int]:
+        """Slots whose *present* node sent something that is not to be merged."""
+        present = {(member.slot, member.attempt) for member in roster.members}
+        return {slot for slot, attempt in self.rejected if (slot, attempt) in present}
+
+    def reject_outliers(self) -> None:
+        """The round closes: who is out of line stays out."""
+        for slot, problem in self.outliers.items():
+            self._reject(slot, self.arrived[slot].header.attempt, problem=problem)
+
+    def _open(self, info: ObjectInfo, *, member: RosterMember) -> None:
+        self.tick()
+        try:
+            data = fetch(self.store, info.key, size_bytes=info.size_bytes, shelf=self.shelf, tick=self.tick)
+            header, tensors = unpack_contribution(data)
+            if (header.slot, header.attempt) != (member.slot, member.attempt):
+                raise CorruptData(f"{info.key}: says that it is of {header.slot}-{header.attempt}")
+        except ObjectNotFound:
+            return  # withdrawn since it was listed
+        except CorruptData as error:
+            self._send_back(info, member=member, text=str(error))
+            return
+        if header.nonce != member.nonce:
+            problem: Problem | None = ("fenced", f"nonce {header.nonce} is not the roster's")
+        else:
+            problem = check_header(header, manifest=self.manifest, sequence_length=self.sequence_length)
+        norm = 0.0
+        if problem is None:
+            norm, problem = check_numbers(tensors, count=self.count)
+        if problem is not None:
+            self._reject(member.slot, member.attempt, problem=problem)
+            return
+        self.arrived[member.slot] = Letter(header, tensors, norm, info.size_bytes, self.clock())
+
+    def _send_back(self, info: ObjectInfo, *, member: RosterMember, text: str) -> None:
+        """Withdraw a damaged object: its node sees that and uploads it again."""
+        sender = (member.slot, member.attempt)
+        self._returned[sender] = self._returned.get(sender, 0) + 1
+        if self._returned[sender] > MAX_REUPLOADS:
+            self._reject(*sender, problem=("corrupt", f"damaged {self._returned[sender]} times: {text}"))
+            return
+        current = self.store.head(info.key)
+        if current is not None and current.etag == info.etag:
+            self.store.delete(info.key)
+        self._note("corrupt_contribution", f"{text}; withdrawn, so that the node uploads it again", sender)
+
+    def _reject(self, slot: int, attempt: int, *, problem: Problem) -> None:
+        reason, detail = problem
+        self.rejected[slot, attempt] = Rejection(slot=slot, attempt=attempt, reason=reason, detail=detail[:500])
+        if reason != "fenced":  # ghosts are routine
+            self._note("rejected_contribution", f"{reason}: {detail}", (slot, attempt))
+
+    def _note(self, kind: str, text: str, sender: tuple[int, int]) -> None:
+        self.incidents.append(
+            AggregatorIncident.model_validate(
+                {
+                    "kind": kind,
+                    "text": text[:500],
+                    "slot": sender[0],
+                    "attempt": sender[1],
+                    "version": self.manifest.version,
+                    "noticed_at": self.clock(),
+                }
+            )
+        )
