@@ -23,6 +23,9 @@ from workers.process import run_worker
 from workers.state_dir import StackRecord, StateDir
 from workers.supervisor import TEMPORAL_START_SECONDS, WORKERS_START_SECONDS
 
+PROGRAM = "workers.detached"
+"""Module that the background process runs."""
+
 READY_SECONDS = TEMPORAL_START_SECONDS + WORKERS_START_SECONDS + 30.0
 """The parts' own deadlines, and room for ending leftovers of an earlier life."""
 
@@ -35,7 +38,7 @@ def start_detached(options: StackOptions, state: StateDir) -> StackRecord:
     """
     state.create()
     reading, writing = os.pipe()
-    command = [sys.executable, "-m", __name__, json.dumps(_to_json(options)), str(writing)]
+    command = [sys.executable, "-m", PROGRAM, json.dumps(_to_json(options)), str(writing)]
     log = state.logs / "supervisor.log"
     with log.open("ab") as output:
         child = subprocess.Popen(

@@ -107,8 +107,11 @@ def last_message(path: Path) -> str:
 
 
 def follow(paths: dict[str, Path]) -> Iterator[Line]:
-    """New lines of these files as they are written, for ever."""
-    offsets = {source: path.stat().st_size if path.exists() else 0 for source, path in paths.items()}
+    """New lines of these files as they are written from now on, for ever."""
+    return _follow(paths, {source: path.stat().st_size if path.exists() else 0 for source, path in paths.items()})
+
+
+def _follow(paths: dict[str, Path], offsets: dict[str, int]) -> Iterator[Line]:
     while True:
         quiet = True
         for source, path in paths.items():

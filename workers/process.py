@@ -8,9 +8,9 @@
     if __name__ == "__main__":
         run_worker(serve)
 
-SIGTERM or SIGINT sets `stop`; a second one ends the process at once. A worker that has not returned
-`stop_seconds` after the first is ended by a watchdog thread: the SDK's shutdown can hang when its connection is
-gone, and a process that will not die keeps its place from being filled.
+SIGTERM, SIGINT or SIGHUP (the terminal was closed) sets `stop`; a second one ends the process at once. A worker that
+has not returned `stop_seconds` after the first is ended by a watchdog thread: the SDK's shutdown can hang when its
+connection is gone, and a process that will not die keeps its place from being filled.
 """
 
 from __future__ import annotations
@@ -76,7 +76,7 @@ async def exit_on_fatal_error(error: BaseException) -> None:
 
 
 def install_stop_signals(stop: asyncio.Event, *, stop_seconds: float) -> None:
-    """On the running loop: the first SIGTERM or SIGINT sets `stop` and arms the watchdog, the next one exits."""
+    """On the running loop: the first SIGTERM, SIGINT or SIGHUP sets `stop` and arms the watchdog, the next exits."""
     loop = asyncio.get_running_loop()
 
     def on_signal(number: signal.Signals) -> None:
@@ -86,7 +86,9 @@ def install_stop_signals(stop: asyncio.Event, *, stop_seconds: float) -> None:
         stop.set()
         _arm_watchdog(stop_seconds)
 
-    for number in (signal.SIGTERM, signal.SIGINT):
+    for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
+        if number == signal.SIGHUP and signal.getsignal(number) == signal.SIG_IGN:
+            continue  # started with nohup: closing the terminal is not meant to stop it
         loop.add_signal_handler(number, on_signal, number)
 
 

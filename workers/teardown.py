@@ -101,6 +101,7 @@ def down(state: StateDir) -> bool:
             process.wait(LEFTOVER_STOP_SECONDS)
             end_leftovers(state)
             stop_nodes(state)
+        _until_gone([supervisor], seconds=LEFTOVER_STOP_SECONDS)  # it has let go of everything, and is leaving
     except psutil.AccessDenied:
         raise StackError(f"process {supervisor.pid} belongs to another user: stop it as that user") from None
     except psutil.NoSuchProcess:

@@ -6,6 +6,7 @@ import json
 import os
 import signal
 import socket
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -13,13 +14,23 @@ import pytest
 from anabasis.campaign.attributes import SEARCH_ATTRIBUTES
 from anabasis.cli import exits
 from tests.support.processes import Process, Processes, process_exists
+from tests.support.temporal import TemporalServer
 from tests.support.wait import wait_until, wait_until_sync
 from workers.connect import connect, target
 from workers.health import CONTROL_PARTS, are_polled
 from workers.state_dir import StackRecord, StateDir
+from workers.teardown import down
+from workers.temporal_server import free_port
 
 UP_SECONDS = 90.0
 """It takes two seconds; test machines may be busy with other things."""
+
+
+@pytest.fixture(autouse=True)
+def nothing_left_running(clean_environment: None) -> Iterator[None]:
+    """A background stack outlives the processes that a test started."""
+    yield
+    down(StateDir())
 
 
 def _up(processes: Processes, *options: str, env: dict[str, str] | None = None) -> Process:
@@ -28,7 +39,10 @@ def _up(processes: Processes, *options: str, env: dict[str, str] | None = None) 
 
 
 def _ready(process: Process) -> StackRecord:
-    text = process.wait_for_text('"ready":true', seconds=UP_SECONDS)
+    return _ready_record(process.wait_for_text('"ready":true', seconds=UP_SECONDS))
+
+
+def _ready_record(text: str) -> StackRecord:
     return StackRecord.model_validate_json(next(line for line in text.splitlines() if line.startswith("{")))
 
 
@@ -121,6 +135,46 @@ def test_down_stops_a_running_stack_and_is_content_without_one(processes: Proces
     assert "Nothing was running" in second.text()
     assert stack.wait() == exits.OK
     assert _all_gone(record)
+
+
+def test_detached_it_outlives_the_command_and_down_stops_it(processes: Processes) -> None:
+    up = _up(processes, "--port", "0", "--detach")
+    assert up.wait(seconds=UP_SECONDS) == exits.OK
+    record = _ready_record(up.text())
+    assert record.detached
+    assert not _all_gone(record)
+    second = _up(processes, "--port", "0", "--detach")
+    assert second.wait(seconds=UP_SECONDS) == exits.REFUSED
+    assert "already" in second.text()
+    assert len(second.text().splitlines()) == 1
+    _command(processes, "down")
+    assert _all_gone(record)
+
+
+def test_detached_a_failure_is_still_one_line_and_an_exit_code(processes: Processes, tmp_path: Path) -> None:
+    crash = tmp_path / "crash"
+    crash.touch()
+    up = _up(processes, "--port", "0", "--detach", env={"STAND_IN_CRASH_FILE": str(crash)})
+    assert up.wait(seconds=UP_SECONDS) == exits.REFUSED
+    (line,) = up.text().splitlines()
+    assert "crashing as told" in line
+
+
+def test_external_runs_workers_only(own_temporal_server: TemporalServer, processes: Processes) -> None:
+    stack = _up(processes, "--external", env=own_temporal_server.env)
+    record = _ready(stack)
+    assert record.address == own_temporal_server.address
+    assert record.ui_url == ""
+    assert [child.name for child in record.children] == ["control", "aggregator"]
+    stack.signal(signal.SIGTERM)
+    assert stack.wait(seconds=UP_SECONDS) == exits.OK
+    assert process_exists(own_temporal_server.pid)
+
+
+def test_external_without_a_server_says_so(processes: Processes) -> None:
+    stack = _up(processes, "--external", env={"TEMPORAL_ADDRESS": f"127.0.0.1:{free_port()}"})
+    assert stack.wait(seconds=UP_SECONDS) == exits.UNAVAILABLE
+    assert "does not answer" in stack.text()
 
 
 @pytest.mark.faults
