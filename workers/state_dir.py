@@ -21,6 +21,8 @@ from pathlib import Path
 import psutil
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
+from anabasis.errors import StackError
+
 HOME_VARIABLE = "ANABASIS_HOME"
 DEFAULT_HOME = ".anabasis"
 
@@ -89,9 +91,19 @@ class StateDir:
         self._lock = self.home / "lock"
 
     def create(self) -> None:
-        """Make the directory, for its owner only: logs and the store may hold private data."""
-        self.home.mkdir(mode=0o700, parents=True, exist_ok=True)
-        self.logs.mkdir(exist_ok=True)
+        """Make the directory, for its owner only: logs and the store may hold private data.
+
+        Raises:
+            StackError: that is not possible there.
+        """
+        try:
+            self.home.mkdir(mode=0o700, parents=True, exist_ok=True)
+            self.logs.mkdir(exist_ok=True)
+            self._lock.touch()
+        except OSError as error:
+            raise StackError(
+                f"the state directory {self.home} cannot be used ({error.strerror}): choose another with --home"
+            ) from error
 
     def read(self) -> StackRecord | None:
         """The record of the running or last stack; None when there is none or it is unreadable."""

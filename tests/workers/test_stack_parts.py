@@ -128,6 +128,12 @@ def test_the_lock_is_held_by_one_and_released_by_its_end() -> None:
     assert not state.is_locked()
 
 
+@pytest.mark.parametrize("home", ["/proc/anabasis", "/dev/null/anabasis"])
+def test_a_directory_that_cannot_be_used_is_named_with_the_mend(home: str) -> None:
+    with pytest.raises(StackError, match=rf"{home} cannot be used \(.*--home"):
+        StateDir(Path(home)).create()
+
+
 def test_an_unreadable_record_counts_as_none() -> None:
     state = StateDir()
     state.create()
