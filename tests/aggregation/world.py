@@ -52,11 +52,15 @@ class World:
     """The campaign's root, its roster, and its nodes' part."""
 
     def __init__(self, folder: Path, **sections: Any) -> None:
+        self.folder = folder
         self.url = (folder / "store").as_uri()
         self.store: ObjectStore = open_store(self.url).child(keys.campaign_root(NAME))
-        prepare_campaign(self.store, spec_for(folder, **sections), tick=lambda _: None, clock=lambda: 0.0)
+        folder.mkdir(exist_ok=True)
+        if sections or newest_version(self.store) is None:
+            prepare_campaign(self.store, spec_for(folder, **sections), tick=lambda _: None, clock=lambda: 0.0)
         self.count = count_of(read_version(self.store, 0).layout or [])
-        self.seat(*range(self.spec.fleet.slots))
+        if read_roster(self.store) is None:
+            self.seat(*range(self.spec.fleet.slots))
 
     @property
     def spec(self) -> CampaignSpec:
