@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import math
 
 from blake3 import blake3
@@ -14,8 +15,12 @@ from anabasis.campaign.records import (
     Rejection,
     RoundPlan,
     VersionManifest,
+    keys,
 )
+from anabasis.campaign.spec import parse_spec
 from anabasis.campaign.status import Bucket, CampaignStatus, Incident, NodeState, NodeStatus, Phase
+from anabasis.storage import versions
+from anabasis.storage.base import ObjectStore
 
 START = 1_800_000_000.0
 ROUND_SECONDS = 12.0
@@ -205,3 +210,40 @@ def status(**changes: object) -> CampaignStatus:
         "ledger": {Bucket(name): seconds for name, seconds in BUCKETS.items()},
     }
     return CampaignStatus.model_validate(values | changes)
+
+
+def write_campaign(
+    root: ObjectStore,
+    committed: list[VersionManifest],
+    *,
+    campaign: str = "demo",
+    journal: list[list[object]] | None = None,
+    spec: bool = True,
+) -> ObjectStore:
+    """Commit the versions in order, as the aggregator does, with a journal; returns the campaign's store."""
+    store = root.child(keys.campaign_root(campaign))
+    if spec:
+        versions.write_spec(store, parse_spec({"name": campaign, "target": {"rounds": 60}}))
+    for manifest in committed:
+        versions.commit_version(store, manifest)
+    for sequence, entries in enumerate(journal or []):
+        store.put(keys.journal(sequence), json.dumps(entries).encode(), if_absent=True)
+    return store
+
+
+def eventful(root: ObjectStore, *, campaign: str = "demo") -> ObjectStore:
+    """60 versions with a rollback, a rejection, two replaced nodes, five incidents and a final ledger record."""
+    incidents = [
+        incident(1, at=START + 14 * ROUND_SECONDS, attempt=1),
+        incident(2, at=START + 47 * ROUND_SECONDS, kind="frozen", slot=3, attempt=1),
+        incident(3, at=START + 41 * ROUND_SECONDS, kind="corrupt_contribution", slot=0, attempt=1, happened_at=None),
+        incident(4, at=START + 50 * ROUND_SECONDS, kind="aggregator_failed", slot=None, attempt=None),
+        incident(5, at=START + 55 * ROUND_SECONDS, kind="preempted", slot=2, attempt=1, mended_at=None),
+    ]
+    entries: list[object] = [item.model_dump(mode="json") for item in incidents]
+    return write_campaign(
+        root,
+        manifests(60, campaign=campaign, rollback_at=30, rejected_at=42, replaced_at={1: 15, 3: 48}),
+        campaign=campaign,
+        journal=[entries[:2], [*entries[2:], ledger_entry(at=START + 900)]],
+    )

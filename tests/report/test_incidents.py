@@ -1,13 +1,13 @@
 from __future__ import annotations
 
 from anabasis.report.incidents import known_total, merged_incidents
+from anabasis.report.model import CurvePoint
+from anabasis.report.rounds import RoundsTally
 from anabasis.report.sources import Journal
 from tests.report.samples import START, incident, manifests, status
 
 
-def points(count: int = 10):  # noqa: ANN201
-    from anabasis.report.rounds import RoundsTally
-
+def points(count: int = 10) -> list[CurvePoint]:
     tally = RoundsTally()
     for manifest in manifests(count):
         tally.add(manifest)

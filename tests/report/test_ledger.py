@@ -3,7 +3,7 @@ from __future__ import annotations
 import pytest
 
 from anabasis.campaign.status import Bucket, CampaignStatus
-from anabasis.report.ledger import UNACCOUNTED, report_ledger
+from anabasis.report.ledger import MEANING, UNACCOUNTED, report_ledger
 from anabasis.report.model import Ledger
 from anabasis.report.sources import Journal, LedgerRecord
 from tests.report.samples import BUCKETS, START, status
@@ -95,6 +95,4 @@ def test_a_campaign_that_paid_nothing_yet_has_no_goodput() -> None:
 
 
 def test_every_bucket_has_a_meaning() -> None:
-    from anabasis.report.ledger import MEANING
-
     assert set(MEANING) == {*(bucket.value for bucket in Bucket), UNACCOUNTED}
