@@ -63,6 +63,7 @@ def to_text(parts: list[RenderableType], *, width: int, color: bool) -> str:
     console = Console(
         file=io.StringIO(),
         width=width,
+        height=25,  # without one, rich asks a "dumb" terminal for its width
         force_terminal=color,
         color_system="256" if color else None,
         no_color=not color,

@@ -60,6 +60,11 @@ def blob(name: str, size: int = 1_000) -> BlobRef:
     return BlobRef(key=f"params/{name}.safetensors", hash=blake3(name.encode()).hexdigest(), size_bytes=size)
 
 
+def chain(parent: str, made_by: BlobRef) -> str:
+    """As `anabasis.training.chain.next_chain` has it, without torch."""
+    return blake3(f"{parent}/{made_by.hash}".encode()).hexdigest()
+
+
 def plan(slots: int) -> RoundPlan:
     return RoundPlan(
         assignments={str(s): Assignment(partitions=[s], inner_steps=20) for s in range(slots)},
@@ -74,7 +79,7 @@ def _initial(campaign: str, slots: int) -> VersionManifest:
         version=0,
         parent=None,
         kind="initial",
-        chain=f"{0:064x}",
+        chain=chain("", blob("initial")),
         fingerprint=f"{0:032x}",
         snapshot=blob("initial"),
         offsets={str(s): 0 for s in range(slots)},
@@ -92,7 +97,7 @@ def _rollback(parent: VersionManifest, *, restored: int, slots: int) -> VersionM
             "parent": parent.version,
             "kind": "rollback",
             "rolled_back_to": restored,
-            "chain": f"{version:064x}",
+            "chain": chain(parent.chain, blob(f"restored{restored}")),
             "fingerprint": f"{restored:032x}",
             "delta": None,
             "snapshot": blob(f"restored{restored}"),
@@ -141,7 +146,7 @@ def _merge(
         version=version,
         parent=parent.version,
         kind="merge",
-        chain=f"{version:064x}",
+        chain=chain(parent.chain, blob(f"delta{version}")),
         fingerprint=f"{version:032x}",
         delta=blob(f"delta{version}"),
         contributions=contributions,
