@@ -11,7 +11,7 @@ from anabasis.errors import ObjectNotFound
 from anabasis.report.incidents import known_total, merged_incidents
 from anabasis.report.ledger import report_ledger
 from anabasis.report.model import CheckpointEntry, OffsetsAudit, PublishedModel, Report, Setup
-from anabasis.report.rounds import RECENT_ROUNDS, RoundsTally, finite
+from anabasis.report.rounds import RECENT_ROUNDS, RoundsTally, effective, finite
 from anabasis.report.sources import Journal, Source
 from anabasis.storage.base import ObjectStore
 
@@ -53,6 +53,7 @@ def _assemble(
     curve = tally.curve()
     times = [point.at for point in curve if point.at > 0]
     newest = curve[-1] if curve else None
+    lineage = effective(curve, tally.rollbacks)
     incidents = merged_incidents(journal, status=status, points=curve)
     ledger, doubts = report_ledger(
         journal,
@@ -79,8 +80,8 @@ def _assemble(
             "version": newest.version if newest else -1,
             "merged_rounds": newest.merged_rounds if newest else 0,
             "tokens_total": tokens,
-            "loss": _last([point.loss for point in curve]),
-            "validation_loss": _last([point.validation_loss for point in curve]),
+            "loss": _last([point.loss for point in lineage]),
+            "validation_loss": _last([point.validation_loss for point in lineage]),
             "started_at": started,
             "last_commit_at": times[-1] if times else None,
             "tokens_per_second": tally.tokens_per_second(),

@@ -152,6 +152,19 @@ def finite(value: float | None) -> float | None:
     return value if value is not None and math.isfinite(value) else None
 
 
+def effective(points: list[CurvePoint], rollbacks: list[RolledBack]) -> list[CurvePoint]:
+    """The points that the newest version's parameters come from: without what rollbacks have undone."""
+    restored = {rollback.version: rollback.restored for rollback in rollbacks}
+    kept: list[CurvePoint] = []
+    limit: int | None = None
+    for point in reversed(points):
+        if limit is not None and point.version > limit:
+            continue
+        kept.append(point)
+        limit = restored.get(point.version, limit)
+    return kept[::-1]
+
+
 def version_at(points: list[CurvePoint], moment: float) -> int | None:
     """The version whose round was under way at `moment` (seconds since the epoch), as far as clocks agree."""
     if not points:

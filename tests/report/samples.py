@@ -105,7 +105,7 @@ def _rollback(parent: VersionManifest, *, restored: int, slots: int) -> VersionM
             "rejected": [],
             "missing": [],
             "plan": plan(slots),
-            "loss": None,
+            "loss": loss_at(restored),
             "committed_at": parent.committed_at + 2.0,
             "opened_at": parent.committed_at,
         }

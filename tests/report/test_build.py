@@ -244,6 +244,15 @@ def test_losses_that_are_no_numbers_are_left_out(store: ObjectStore) -> None:
     assert report.loss == loss_at(5)
 
 
+def test_after_a_rollback_the_losses_are_those_of_the_restored_version(store: ObjectStore) -> None:
+    write_campaign(store, manifests(13, rollback_at=13))
+    report = build_report(store, "demo")
+    assert (report.version, report.merged_rounds) == (13, 12)
+    assert report.loss == loss_at(10)
+    assert report.validation_loss == pytest.approx(loss_at(10) + 0.1)
+    assert report.curve[13].loss is None
+
+
 def test_two_thousand_versions_are_read(store: ObjectStore) -> None:
     write_campaign(store, manifests(2_000, slots=2))
     report = build_report(store, "demo")
