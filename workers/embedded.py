@@ -16,7 +16,9 @@ from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 
-from anabasis.errors import StackError
+import structlog
+
+from anabasis.errors import AnabasisError, StackError
 from workers import ports, teardown
 from workers.connect import target
 from workers.health import AGGREGATOR_PARTS, CONTROL_PARTS
@@ -28,7 +30,7 @@ DEFAULT_PORT = 7233
 UI_PORT_OFFSET = 1_000
 """The Web UI's port above Temporal's, as in Temporal's own tools: 7233 and 8233."""
 
-STOP_SECONDS = teardown.NODES_STOP_SECONDS + WORKER_STOP_SECONDS + TEMPORAL_STOP_SECONDS + 10.0
+STOP_SECONDS = 2 * teardown.NODES_STOP_SECONDS + WORKER_STOP_SECONDS + TEMPORAL_STOP_SECONDS + 10.0
 """Everything that is stopped one after the other, and room for the supervisor itself: then the watchdog ends it."""
 
 try:  # TEMPORARY until anabasis.storage has it
@@ -43,6 +45,8 @@ LOCK_SECONDS = 1.0
 """A command that asks whether a stack runs holds the lock for a moment: keep trying for so long."""
 
 _LOCK_POLL_SECONDS = 0.05
+
+_log = structlog.get_logger(__name__)
 
 WORKERS = (
     WorkerSpec("control", "workers.control", CONTROL_PARTS),
@@ -95,8 +99,11 @@ async def run_stack(
             await supervisor.run(options.workers, stop, on_ready=on_ready)
         finally:
             # Node agents first, so that they can still report; then workers; Temporal, which they report to, last.
-            await asyncio.to_thread(teardown.stop_nodes, state)
-            await supervisor.stop_children()
+            await _stop_nodes(state)
+            await supervisor.stop_workers()
+            # Once more: until a moment ago, campaigns may have replaced the nodes that they saw leave.
+            await _stop_nodes(state)
+            await supervisor.stop_temporal()
             state.forget()
 
 
@@ -113,6 +120,13 @@ def _plan(options: StackOptions, state: StateDir) -> StackRecord:
     port = ports.choose(options.port, option="--port", purpose="Temporal")
     ui_port = ports.choose(options.wanted_ui_port, option="--ui-port", purpose="Temporal's Web UI")
     return record.model_copy(update={"address": f"{HOST}:{port}", "ui_url": f"http://{HOST}:{ui_port}"})
+
+
+async def _stop_nodes(state: StateDir) -> None:
+    try:
+        await asyncio.to_thread(teardown.stop_nodes, state)
+    except AnabasisError as error:  # whatever is wrong with the nodes, the rest must still be stopped
+        _log.error("nodes_not_stopped", error=error.kind, reason=str(error))
 
 
 @asynccontextmanager

@@ -13,8 +13,9 @@ from typing import Any, cast
 MAX_LOG_BYTES = 20_000_000
 """A log file above this becomes `<name>.log.1`, replacing the one before: at most twice this on disk per process."""
 
-_TAIL_BYTES = 4_000_000
-"""How much of the end of a file is read to find its last lines."""
+_TAIL_BYTES_PER_LINE = 1_000
+"""How much of the end of a file is read to find its last lines: ours have 200 bytes, Temporal's 500."""
+_LEAST_TAIL_BYTES = 65_536
 
 _TIME_KEYS = ("timestamp", "time", "ts")
 """Ours, and those of Temporal's server and of its SDK's core."""
@@ -74,10 +75,11 @@ class Line:
 
 
 def sources(home: Path) -> dict[str, Path]:
-    """Every log file: `control`, `temporal`, … of the stack, `<node>/<process>` of the local provider's nodes."""
+    """Every log file: `control`, `temporal`, … of the stack; `<campaign>/<node>/<process>` of this machine's nodes."""
     found = {path.stem: path for path in sorted((home / "logs").glob("*.log"))}
-    for path in sorted((home / "nodes").glob("*/*.log")):
-        found[f"{path.parent.name}/{path.stem}"] = path
+    nodes = home / "nodes"
+    for path in sorted(nodes.glob("*/*/*.log")):
+        found[str(path.relative_to(nodes).with_suffix(""))] = path
     return found
 
 
@@ -86,7 +88,7 @@ def tail(path: Path, *, source: str, lines: int) -> list[Line]:
     try:
         with path.open("rb") as file:
             size = file.seek(0, 2)
-            file.seek(max(0, size - _TAIL_BYTES))
+            file.seek(max(0, size - max(_LEAST_TAIL_BYTES, lines * _TAIL_BYTES_PER_LINE)))
             text = file.read().decode(errors="replace")
     except FileNotFoundError:
         return []

@@ -20,7 +20,7 @@ from workers import temporal_server
 from workers.child import Child, ChildSpec, RestartRule
 from workers.connect import connect
 from workers.health import QueuePart, are_polled
-from workers.log_files import last_message, rotate_if_large
+from workers.log_files import last_message, rotate_if_large, sources
 from workers.state_dir import StackRecord, StateDir
 
 TEMPORAL = "temporal"
@@ -77,12 +77,13 @@ class Supervisor:
             on_ready(self.record)
             await self._supervise(stop)
 
-    async def stop_children(self) -> None:
-        """Workers together, then Temporal, each with its own deadline."""
-        workers = [child for child in self._children if child.spec.name != TEMPORAL]
-        await asyncio.gather(*(child.stop() for child in workers))
-        for child in self._children:
-            await child.stop()
+    async def stop_workers(self) -> None:
+        """All workers at once, each with its own deadline."""
+        await asyncio.gather(*(child.stop() for child in self._children if child.spec.name != TEMPORAL))
+
+    async def stop_temporal(self) -> None:
+        """The dev server, if it is ours."""
+        await asyncio.gather(*(child.stop() for child in self._children if child.spec.name == TEMPORAL))
 
     async def _start(self, workers: tuple[WorkerSpec, ...]) -> bool:
         client = await (self._start_temporal() if self._own_temporal else connect())
@@ -159,7 +160,7 @@ class Supervisor:
     async def _rotate_logs(self) -> None:
         while True:
             await asyncio.sleep(_ROTATE_EVERY_SECONDS)
-            for path in self._state.logs.glob("*.log"):
+            for path in sources(self._state.home).values():
                 with suppress(OSError):  # a full disk shows itself elsewhere
                     await asyncio.to_thread(rotate_if_large, path)
 

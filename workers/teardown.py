@@ -13,13 +13,13 @@ import structlog
 from anabasis.errors import StackError
 from workers.state_dir import ProcessRecord, StateDir
 
-NODES_STOP_SECONDS = 30.0
+NODES_STOP_SECONDS = 20.0
 """For all node agents of this machine to let their trainers finish a step."""
 
 LEFTOVER_STOP_SECONDS = 10.0
 """From SIGTERM to SIGKILL for a process whose supervisor is gone: nobody waits for its result any more."""
 
-DOWN_SECONDS = 90.0
+DOWN_SECONDS = 120.0
 """For a supervisor to stop everything in order (its own deadlines add up to less); after that it is killed."""
 
 _POLL_SECONDS = 0.05
@@ -71,13 +71,14 @@ def _until_gone(records: Sequence[ProcessRecord], *, seconds: float) -> bool:
     return True
 
 
-def stop_nodes(state: StateDir) -> None:
-    """Stop the node agents that the local provider started from this state directory."""
-    try:  # TEMPORARY until activities.providers.local has it
-        from activities.providers import local
-    except ImportError:
-        return
-    local.stop_all(state.home)
+def stop_nodes(state: StateDir) -> int:
+    """Stop the node agents that the local provider started from this state directory; returns how many lived.
+
+    Call it where no event loop runs.
+    """
+    from activities.providers import local  # not needed by every user of this module, and not light
+
+    return local.stop_all(state.home, grace_seconds=NODES_STOP_SECONDS)
 
 
 def down(state: StateDir) -> bool:

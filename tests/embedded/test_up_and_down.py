@@ -11,19 +11,34 @@ from pathlib import Path
 
 import pytest
 
+from activities.providers.node_folder import NodeFolder
+from activities.providers.processes import NODE_VARIABLE, ProcessMark
 from anabasis.campaign.attributes import SEARCH_ATTRIBUTES
+from anabasis.campaign.messages import NodeIdentity
 from anabasis.cli import exits
 from tests.support.processes import Process, Processes, process_exists
 from tests.support.temporal import TemporalServer
 from tests.support.wait import wait_until, wait_until_sync
 from workers.connect import connect, target
 from workers.health import CONTROL_PARTS, are_polled
+from workers.log_files import tail
 from workers.state_dir import StackRecord, StateDir
 from workers.teardown import down
 from workers.temporal_server import free_port
 
 UP_SECONDS = 90.0
 """It takes two seconds; test machines may be busy with other things."""
+
+
+_POLITE_AGENT = """
+import datetime, signal, sys
+def leave(*_):
+    print("left at", datetime.datetime.now(datetime.UTC).isoformat(timespec="microseconds"), flush=True)
+    sys.exit(0)
+signal.signal(signal.SIGTERM, leave)
+print("ready", flush=True)
+signal.pause()
+"""
 
 
 @pytest.fixture(autouse=True)
@@ -75,6 +90,27 @@ async def test_up_starts_everything_and_ctrl_c_stops_workers_before_temporal(pro
     for worker in ("control", "aggregator"):
         assert "stopping" in (state.logs / f"{worker}.log").read_text()
         assert "connection refused" not in (state.logs / f"{worker}.log").read_text().lower()
+
+
+def test_nodes_of_this_machine_are_stopped_before_workers(processes: Processes) -> None:
+    stack = _up(processes, "--port", "0")
+    _ready(stack)
+    state = StateDir()
+    folder = NodeFolder(state.home, NodeIdentity(campaign="c", slot=0, attempt=1, nonce="n"))
+    folder.register()
+    agent = processes.python("-c", _POLITE_AGENT, name="agent", env={NODE_VARIABLE: folder.marker})
+    agent.wait_for_text("ready")
+    mark = ProcessMark.of(agent.pid)
+    assert mark is not None
+    mark.write(folder.spawn_pid)
+
+    stack.signal(signal.SIGINT)
+    assert stack.wait(seconds=UP_SECONDS) == exits.OK
+    agent_left_at = agent.text().split("left at ")[1].strip()
+    stopping = next(
+        line for line in tail(state.logs / "control.log", source="control", lines=100) if "stopping" in line.text
+    )
+    assert agent_left_at < stopping.at
 
 
 async def test_temporal_knows_our_search_attributes_and_keeps_histories(processes: Processes) -> None:
