@@ -223,7 +223,8 @@ class TrainerKeeper:
 
     def _write_trainer_config(self, path: Path, *, store_url: str) -> None:
         node = self.config.node.model_dump()
-        path.write_text(json.dumps({**node, "store_url": store_url, "work_dir": str(path.parent)}))
+        more = {"store_url": store_url, "work_dir": str(path.parent), "parent_pid": os.getpid()}
+        path.write_text(json.dumps({**node, **more}))
 
     async def _forget(self) -> None:
         """After the trainer's end: nothing that it started may outlive it."""

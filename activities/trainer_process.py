@@ -154,7 +154,8 @@ def judge(code: int, *, phase: str, failure: dict[str, Any] | None) -> Ending:
         return Ending("failed", str(failure.get("type") or "TrainerCrashed"), _failure_text(failure))
     if code < 0:
         return Ending("died", text=f"was killed by {_signal_name(-code)} in phase {phase}")
-    return Ending("died", text=f"ended with code {code} in phase {phase}")
+    said = f": {_failure_text(failure)}" if failure is not None else ""  # a defect of ours: worth another try
+    return Ending("died", text=f"ended with code {code} in phase {phase}{said}")
 
 
 def end_of_log(log: Path, *, lines: int = 15, characters: int = 2_000) -> str:

@@ -34,7 +34,7 @@ from workers.log_files import rotate_if_large
 from workers.process import exit_on_fatal_error, run_worker
 from workers.tether import tethered
 
-LOCK_SECONDS = 3.0
+LOCK_SECONDS = 1.0
 """Someone who only asks whether this node lives holds its lock for an instant: keep trying for so long."""
 
 BEATS_PER_TIMEOUT = 5

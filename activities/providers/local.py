@@ -12,6 +12,7 @@ import signal
 import socket
 import subprocess
 import sys
+import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -53,6 +54,9 @@ STOP_ALL_GRACE_SECONDS = 20.0
 
 MIN_MEMORY_BYTES = 512 * 1024 * 1024
 """Importing torch and training the smallest recipe takes about 200 MB of private memory."""
+
+LOCK_FREE_SECONDS = 2.0
+"""From the death of an agent to the end of its last thread: milliseconds."""
 
 _children: dict[int, subprocess.Popen[bytes]] = {}
 """Agents that this process started, to collect them when they end: otherwise they would stay as zombies."""
@@ -172,7 +176,12 @@ class LocalProvider:
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=log,
-                env={**os.environ, NODE_VARIABLE: folder.marker, "PYTHONUNBUFFERED": "1"},
+                env={
+                    **os.environ,
+                    NODE_VARIABLE: folder.marker,
+                    "ANABASIS_HOME": str(self.home),
+                    "PYTHONUNBUFFERED": "1",
+                },
                 start_new_session=True,  # signals to the control worker's terminal or group are not for its nodes
             )
         _children[child.pid] = child
@@ -267,6 +276,15 @@ async def _end(folder: NodeFolder, *, grace_seconds: float) -> None:
     left = await kill_all(lambda: _processes(folder))
     if left:
         _log.error("processes_do_not_end", node=folder.marker, pids=[process.pid for process in left])
+        return
+    # A killed process looks dead as soon as its first thread is, and lets go of its files a moment later.
+    await asyncio.to_thread(_wait_unlocked, folder)
+
+
+def _wait_unlocked(folder: NodeFolder) -> None:
+    deadline = time.monotonic() + LOCK_FREE_SECONDS
+    while folder.is_locked() and time.monotonic() < deadline:
+        time.sleep(0.01)
 
 
 async def _wait_polite(agent: psutil.Process, *, seconds: float) -> None:
