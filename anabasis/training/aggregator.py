@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import NoReturn
 
 from anabasis.campaign import rounds
@@ -19,7 +20,6 @@ from anabasis.storage.base import ObjectStore
 from anabasis.storage.resilient import Resilient
 from anabasis.storage.versions import read_roster, read_spec, try_read_version
 from anabasis.training.commit import commit_merge
-from anabasis.training.gate import norm_outliers
 from anabasis.training.leg import Leg
 from anabasis.training.mailbox import Mailbox
 from anabasis.training.recovery import GlobalState, Recovery
@@ -27,9 +27,19 @@ from anabasis.training.recovery import GlobalState, Recovery
 NOTABLE_OUTAGE_SECONDS = 5.0
 """Shorter outages of the store are retried without a word."""
 
+UNKNOWN_ROUND_SECONDS = 10.0
+"""A round of unknown duration may take so long before its waiting is worth telling."""
+
 
 class Interrupted(AnabasisError):
     """Raised by the owner's tick: stop now, nothing is lost."""
+
+
+@dataclass(frozen=True, slots=True)
+class _RoundInFlight:
+    opened_at: float
+    overdue_at: float
+    stalled_at: float
 
 
 def _nothing(_: str) -> None:
@@ -61,9 +71,10 @@ class Aggregator:
         self.clock = clock
         self._sleep = sleep
         self._state: GlobalState | None = None
+        self._last: VersionManifest | None = None
         self._outage_since: float | None = None
         self._incidents: list[AggregatorIncident] = []
-        self.validation_loss: float | None = None
+        self._round: _RoundInFlight | None = None
 
     # --- the state ------------------------------------------------------------------------------------
 
@@ -73,6 +84,7 @@ class Aggregator:
             self._state = self._recover()
         while (newer := try_read_version(self.store, self._state.manifest.version + 1)) is not None:
             self._follow(self._state, newer)
+        self._last = self._state.manifest
         return self._state
 
     def drop(self) -> None:
@@ -85,18 +97,31 @@ class Aggregator:
         return taken
 
     def progress(self, *, waiting_for: str) -> ProgressReport | None:
-        """Where things stand, or None before the first version is loaded."""
-        if self._state is None:
+        """Where things stand, or None before the first version is loaded.
+
+        Args:
+            waiting_for: what the last tick said. It is passed on once the round takes longer than planned, or the
+                store does not answer: that a round waits for its nodes at work is no news.
+        """
+        if self._last is None:
             return None
-        manifest = self._state.manifest
         return ProgressReport(
-            version=manifest.version,
-            loss=manifest.loss,
-            tokens_total=manifest.tokens_total,
-            merged_rounds=manifest.merged_rounds,
-            contributors=len(manifest.contributions),
-            waiting_for=waiting_for,
+            version=self._last.version,
+            loss=self._last.loss,
+            tokens_total=self._last.tokens_total,
+            merged_rounds=self._last.merged_rounds,
+            contributors=len(self._last.contributions),
+            waiting_for=self._worth_saying(waiting_for),
         )
+
+    def _worth_saying(self, waiting_for: str) -> str:
+        now, current = self.clock(), self._round
+        if self._outage_since is not None:
+            return waiting_for if now - self._outage_since >= NOTABLE_OUTAGE_SECONDS else ""
+        if current is None or now < current.overdue_at:
+            return ""
+        stalled = f"stalled for {now - current.opened_at:.0f} s: " if now >= current.stalled_at else ""
+        return f"{stalled}{waiting_for}"
 
     def _recover(self) -> GlobalState:
         recovery = Recovery(self.store, tick=self.tick, clock=self.clock)
@@ -127,9 +152,9 @@ class Aggregator:
             reason, detail = self._advance(leg, until_version=until_version)
         except Interrupted as stop:
             reason, detail = "interrupted", str(stop)
-        result = leg.result(reason=reason, detail=detail, incidents=self.take_incidents())
-        self.validation_loss = result.validation_loss
-        return result
+        finally:
+            self._round = None
+        return leg.result(reason=reason, detail=detail, incidents=self.take_incidents())
 
     def _advance(self, leg: Leg, *, until_version: int) -> tuple[str, str]:
         leg.catch_up(self.current().manifest)
@@ -154,18 +179,25 @@ class Aggregator:
             if manifest.version >= until_version:
                 return "until", ""
             try:
-                self._round(state, spec, opened_at=max(opened_at, manifest.committed_at))
+                self._run_round(state, spec, opened_at=max(opened_at, manifest.committed_at))
             except Diverged as error:
                 return "diverged", str(error)
             finally:
                 state.shelf.take_back()
 
-    def _round(self, state: GlobalState, spec: CampaignSpec, *, opened_at: float) -> None:
+    def _run_round(self, state: GlobalState, spec: CampaignSpec, *, opened_at: float) -> None:
         """Wait for the round's contributions and commit the next version, or notice that another has.
 
         Raises:
             Diverged: everyone has reported, and nothing can be merged.
         """
+        expected = state.manifest.plan.expected_seconds if state.manifest.plan else None
+        patience = UNKNOWN_ROUND_SECONDS if expected is None else spec.rounds.grace_factor * expected
+        self._round = _RoundInFlight(
+            opened_at=opened_at,
+            overdue_at=opened_at + max(patience, spec.rounds.min_deadline_seconds),
+            stalled_at=opened_at + spec.rounds.stalled_after_seconds,
+        )
         mailbox = Mailbox(
             store=self.store,
             manifest=state.manifest,
@@ -197,9 +229,7 @@ class Aggregator:
         plan = mailbox.manifest.plan
         if plan is None:
             raise CorruptData(f"version {mailbox.manifest.version} has no plan")
-        mailbox.outliers = norm_outliers(
-            {slot: letter.norm for slot, letter in mailbox.arrived.items()}, norm_factor=spec.health.norm_factor
-        )
+        mailbox.find_outliers(norm_factor=spec.health.norm_factor)
         return rounds.decide_close(
             self.clock(),
             opened_at=opened_at,

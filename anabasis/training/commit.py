@@ -27,6 +27,9 @@ from anabasis.training.merge import Weighted
 from anabasis.training.parameters import fingerprint
 from anabasis.training.recovery import GlobalState
 
+PARALLEL_PARAMETERS = 4_000_000
+"""Below, the fingerprint takes less time than starting a thread for it."""
+
 
 def commit_merge(
     store: ObjectStore,
@@ -60,31 +63,39 @@ def commit_merge(
         momentum=plan.outer_momentum,
     )
     crash_point("merged")
-    with ThreadPoolExecutor(1, thread_name_prefix="fingerprint") as aside:
-        print_of_parameters = aside.submit(fingerprint, state.parameters.flat)
-        blob = _write_delta(store, parent.version + 1, delta)
-        crash_point("delta_written")
-        manifest = _manifest(spec, parent, state.history, letters=letters, weights=weights, roster=roster).model_copy(
-            update={
-                "chain": next_chain(parent.chain, blob_hash=blob.hash),
-                "fingerprint": print_of_parameters.result(),
-                "delta": blob,
-                "rejected": sorted(mailbox.rejected.values(), key=lambda item: (item.slot, item.attempt)),
-                "missing": _missing(parent, letters=letters, mailbox=mailbox),
-                "close_reason": close.reason,
-                "aggregator": identity,
-                "opened_at": opened_at,
-                "committed_at": clock(),
-                "merge_seconds": round(time.monotonic() - started, 6),
-            }
-        )
+    blob, print_of_parameters = _write_delta(store, state, delta)
+    crash_point("delta_written")
+    manifest = _manifest(spec, parent, state.history, letters=letters, weights=weights, roster=roster).model_copy(
+        update={
+            "chain": next_chain(parent.chain, blob_hash=blob.hash),
+            "fingerprint": print_of_parameters,
+            "delta": blob,
+            "rejected": sorted(mailbox.rejected.values(), key=lambda item: (item.slot, item.attempt)),
+            "missing": _missing(parent, letters=letters, mailbox=mailbox),
+            "close_reason": close.reason,
+            "aggregator": identity,
+            "opened_at": opened_at,
+            "committed_at": clock(),
+            "merge_seconds": round(time.monotonic() - started, 6),
+        }
+    )
     crash_point("before_commit")
     commit_version(store, manifest)
     crash_point("after_commit")
     state.now_at(manifest)
 
 
-def _write_delta(store: ObjectStore, version: int, delta: memoryview) -> BlobRef:
+def _write_delta(store: ObjectStore, state: GlobalState, delta: memoryview) -> tuple[BlobRef, str]:
+    """(the delta's reference, fingerprint of the new parameters): two cores' work where it is worth a thread."""
+    version, flat = state.manifest.version + 1, state.parameters.flat
+    if flat.numel() < PARALLEL_PARAMETERS:
+        return _put_delta(store, version, delta), fingerprint(flat)
+    with ThreadPoolExecutor(1, thread_name_prefix="fingerprint") as aside:
+        printed = aside.submit(fingerprint, flat)
+        return _put_delta(store, version, delta), printed.result()
+
+
+def _put_delta(store: ObjectStore, version: int, delta: memoryview) -> BlobRef:
     digest = hash_bytes(delta)
     key = keys.delta(version, digest)
     crash_point("before_delta")

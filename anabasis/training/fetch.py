@@ -8,13 +8,14 @@ from __future__ import annotations
 
 import mmap
 import tempfile
+import threading
 from collections.abc import Callable
 from dataclasses import dataclass
 
 from anabasis.errors import CorruptData
 from anabasis.storage.base import ObjectStore
 
-PIECE_BYTES = 8 << 20
+PIECE_BYTES = 4 << 20
 """Per request: large enough to hide a store's latency, small enough to show progress on a slow link."""
 
 SLACK_BYTES = 16 << 10
@@ -38,13 +39,18 @@ class Shelf:
     def __init__(self, *, memory_bytes: int) -> None:
         self._allowance = memory_bytes
         self._buffers: list[_Buffer] = []
+        self._guard = threading.Lock()
 
     def take(self, size_bytes: int) -> memoryview:
-        """A writable buffer of exactly this length, with undefined contents."""
+        """A writable buffer of exactly this length, with undefined contents. Thread-safe."""
+        with self._guard:
+            return memoryview(self._buffer(size_bytes).memory)[:size_bytes]
+
+    def _buffer(self, size_bytes: int) -> _Buffer:
         for buffer in self._buffers:
             if not buffer.busy and len(buffer.memory) >= size_bytes:
                 buffer.busy = True
-                return memoryview(buffer.memory)[:size_bytes]
+                return buffer
         length = -(-(size_bytes + SLACK_BYTES) // mmap.PAGESIZE) * mmap.PAGESIZE
         used = sum(len(buffer.memory) for buffer in self._buffers if buffer.in_memory)
         if used + length <= self._allowance:
@@ -54,7 +60,7 @@ class Shelf:
                 file.truncate(length)
                 buffer = _Buffer(mmap.mmap(file.fileno(), length), in_memory=False, busy=True)
         self._buffers.append(buffer)
-        return memoryview(buffer.memory)[:size_bytes]
+        return buffer
 
     def take_back(self) -> None:
         """All buffers may be overwritten from here on."""

@@ -7,11 +7,12 @@ from collections.abc import Mapping
 from statistics import median
 from typing import Literal
 
+import torch
 from torch import Tensor
 
 from anabasis.campaign.records import ContributionHeader, VersionManifest
 from anabasis.errors import CorruptData
-from anabasis.training.quantize import check_update, norm_of
+from anabasis.training.quantize import check_update
 
 Reason = Literal["corrupt", "not_finite", "norm", "wrong_base", "offsets", "fenced", "shape"]
 
@@ -56,14 +57,15 @@ def _check_offsets(header: ContributionHeader, *, manifest: VersionManifest, seq
     return None
 
 
-def check_numbers(tensors: Mapping[str, Tensor], *, count: int) -> tuple[float, Problem | None]:
-    """(Euclidean norm of the update, what is wrong with it or None)."""
+def check_numbers(tensors: Mapping[str, Tensor], *, count: int) -> Problem | None:
+    """What is wrong with an update of `count` parameters, or None."""
     try:
-        check_update(tensors, count=count)
+        compression = check_update(tensors, count=count)
     except CorruptData as error:
-        return math.nan, ("shape", str(error))
-    norm = norm_of(tensors, count=count)
-    return norm, None if math.isfinite(norm) else ("not_finite", f"norm of the update is {norm}")
+        return "shape", str(error)
+    # An int8 update is finite exactly when its scales are (and every value of q is a number).
+    values = tensors["q"] if compression == "none" else tensors["scale"]
+    return None if bool(torch.isfinite(values).all()) else ("not_finite", "the update has values that are not finite")
 
 
 def norm_outliers(norms: Mapping[int, float], *, norm_factor: float) -> dict[int, Problem]:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from contextvars import copy_context
 from dataclasses import dataclass, field
 
 from torch import Tensor
@@ -14,23 +16,34 @@ from anabasis.errors import CorruptData, ObjectNotFound
 from anabasis.storage.base import ObjectInfo, ObjectStore
 from anabasis.training.contribution import unpack_contribution
 from anabasis.training.fetch import Shelf, fetch
-from anabasis.training.gate import Problem, check_header, check_numbers
+from anabasis.training.gate import Problem, check_header, check_numbers, norm_outliers
+from anabasis.training.quantize import norm_of
 
 MAX_REUPLOADS = 3
 """A corrupt contribution is asked for again so many times; then the fault is not the network's."""
+
+MAX_READERS = 8
+"""Contributions that are read at the same time: hides a distant store's latency, and fills most links."""
+
+MIN_COMPARED = 3
+"""Of two norms nobody can say which is out of line; and for `norm_factor` ≥ 2 neither exceeds it."""
 
 _NAME = re.compile(r"(\d+)-(\d+)\.safetensors")
 
 
 @dataclass(frozen=True, slots=True)
 class Letter:
-    """One sound contribution. `arrived_at` is by the aggregator's clock."""
+    """One sound contribution. `arrived_at` is by the aggregator's clock; `norm` is None when none is compared."""
 
     header: ContributionHeader
     tensors: dict[str, Tensor]
-    norm: float
+    norm: float | None
     size_bytes: int
     arrived_at: float
+
+
+_Reading = Letter | Problem | CorruptData | None
+"""Of one object: sound, not to be merged, damaged, or gone."""
 
 
 @dataclass
@@ -60,8 +73,15 @@ class Mailbox:
 
     def collect(self, roster: Roster) -> None:
         """Read what is new. Raises storage errors of the store given (a `Resilient` one waits instead)."""
+        news = self._news(roster)
+        for (info, member), letter in zip(news, self._read_all(news), strict=True):
+            self._sort(letter, info=info, member=member)
+
+    def _news(self, roster: Roster) -> list[tuple[ObjectInfo, RosterMember]]:
+        """Objects of present members that have not been read yet."""
         members = {member.slot: member for member in roster.members}
         prefix = keys.mail_prefix(self.manifest.version)
+        found: list[tuple[ObjectInfo, RosterMember]] = []
         for info in self.store.list(prefix):
             match = _NAME.fullmatch(info.key.removeprefix(prefix))
             if match is None:
@@ -71,9 +91,24 @@ class Mailbox:
             if slot in self.arrived or (slot, attempt) in self.rejected or member is None:
                 continue
             if attempt == member.attempt:
-                self._open(info, member=member)
+                found.append((info, member))
             elif attempt < member.attempt:
                 self._reject(slot, attempt, problem=("fenced", f"attempt {member.attempt} holds the slot now"))
+        return found
+
+    def _read_all(self, news: list[tuple[ObjectInfo, RosterMember]]) -> list[_Reading]:
+        """All at once, since a store far away has bandwidth but also latency."""
+        if len(news) < 2:
+            return [self._read(info, member) for info, member in news]
+        with ThreadPoolExecutor(min(MAX_READERS, len(news)), thread_name_prefix="mail") as pool:
+            # The owner's tick may look at context variables (Temporal's activity context is one).
+            readings = [pool.submit(copy_context().run, self._read, info, member) for info, member in news]
+            return [reading.result() for reading in readings]
+
+    def find_outliers(self, *, norm_factor: float) -> None:
+        """Compare the norms of all that is here."""
+        norms = {slot: letter.norm for slot, letter in self.arrived.items() if letter.norm is not None}
+        self.outliers = norm_outliers(norms, norm_factor=norm_factor)
 
     def rejected_slots(self, roster: Roster) -> set[int]:
         """Slots whose *present* node sent something that is not to be merged."""
@@ -85,7 +120,8 @@ class Mailbox:
         for slot, problem in self.outliers.items():
             self._reject(slot, self.arrived[slot].header.attempt, problem=problem)
 
-    def _open(self, info: ObjectInfo, *, member: RosterMember) -> None:
+    def _read(self, info: ObjectInfo, member: RosterMember) -> _Reading:
+        """Fetch, verify and check one object. Changes nothing here: it may run in any thread."""
         self.tick()
         try:
             data = fetch(self.store, info.key, size_bytes=info.size_bytes, shelf=self.shelf, tick=self.tick)
@@ -93,21 +129,27 @@ class Mailbox:
             if (header.slot, header.attempt) != (member.slot, member.attempt):
                 raise CorruptData(f"{info.key}: says that it is of {header.slot}-{header.attempt}")
         except ObjectNotFound:
-            return  # withdrawn since it was listed
+            return None  # withdrawn since it was listed
         except CorruptData as error:
-            self._send_back(info, member=member, text=str(error))
-            return
+            return error
         if header.nonce != member.nonce:
-            problem: Problem | None = ("fenced", f"nonce {header.nonce} is not the roster's")
-        else:
-            problem = check_header(header, manifest=self.manifest, sequence_length=self.sequence_length)
-        norm = 0.0
-        if problem is None:
-            norm, problem = check_numbers(tensors, count=self.count)
+            return "fenced", f"nonce {header.nonce} is not the roster's"
+        problem = check_header(header, manifest=self.manifest, sequence_length=self.sequence_length) or check_numbers(
+            tensors, count=self.count
+        )
         if problem is not None:
-            self._reject(member.slot, member.attempt, problem=problem)
-            return
-        self.arrived[member.slot] = Letter(header, tensors, norm, info.size_bytes, self.clock())
+            return problem
+        planned = len(self.manifest.plan.assignments) if self.manifest.plan else 0
+        norm = norm_of(tensors, count=self.count) if planned >= MIN_COMPARED else None
+        return Letter(header, tensors, norm, info.size_bytes, self.clock())
+
+    def _sort(self, reading: _Reading, *, info: ObjectInfo, member: RosterMember) -> None:
+        if isinstance(reading, Letter):
+            self.arrived[member.slot] = reading
+        elif isinstance(reading, CorruptData):
+            self._send_back(info, member=member, text=str(reading))
+        elif reading is not None:
+            self._reject(member.slot, member.attempt, problem=reading)
 
     def _send_back(self, info: ObjectInfo, *, member: RosterMember, text: str) -> None:
         """Withdraw a damaged object: its node sees that and uploads it again."""

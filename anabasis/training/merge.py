@@ -1,8 +1,8 @@
 """The merge of a round: weighted mean, outer Nesterov step, quantisation and application in one pass.
 
 Memory traffic is the cost, so the work is done in ranges that stay in the processor's cache: per element one byte
-per contribution, the parameter, momentum and residual are read once and written once. Torch's threads share each
-range.
+per contribution, the parameter, momentum and residual are read once and written once. Threads share the ranges, not
+the operations: on a machine that is busy with other things, waiting for each other at every operation would be slow.
 
 Every operation is one exactly rounded IEEE operation per element (no fused multiply-add, no reduction but the
 maximum of a block), so the result is the same bits for any number of threads, range boundaries and processors.
@@ -10,7 +10,10 @@ maximum of a block), so the result is the same bits for any number of threads, r
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import os
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from dataclasses import dataclass
 
 import torch
@@ -26,6 +29,10 @@ from anabasis.training.tensorfile import Image, TensorSpec
 RANGE = 512 * BLOCK
 """Elements per pass: two scratch arrays and three state arrays of 2 MiB stay in a last-level cache of 16 MiB, and
 calls into torch (a microsecond each) are few. Measured best of 64 Ki to 1 Mi on two cores."""
+
+
+MAX_THREADS = 8
+"""More of them only wait for memory."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,9 +67,10 @@ class Merger:
     Args:
         count: parameters N.
         compression: of the delta (contributions may differ).
+        threads: None = one per core, at most 8.
     """
 
-    def __init__(self, count: int, *, compression: Compression) -> None:
+    def __init__(self, count: int, *, compression: Compression, threads: int | None = None) -> None:
         self.count = count
         self.compression: Compression = compression
         specs = [TensorSpec("q", torch.int8 if compression == "int8" else torch.float32, (count,))]
@@ -72,7 +80,9 @@ class Merger:
         self._codes = self._image.view("q")
         # In the file the scales follow N bytes and may lie unaligned: kernels write here, `step` copies.
         self._scales = torch.zeros(padded(count) // BLOCK, dtype=torch.float32)
-        self._scratch = torch.empty(2, min(RANGE, padded(count)), dtype=torch.float32)
+        ranges = -(-count // RANGE)
+        self._threads = max(1, min(threads or os.cpu_count() or 1, MAX_THREADS, ranges))
+        self._scratch = [torch.empty(2, min(RANGE, padded(count))) for _ in range(self._threads)]
 
     def step(
         self,
@@ -93,19 +103,30 @@ class Merger:
             Diverged: the step is not finite (parameters and outer state are then unusable).
         """
         inputs = [_Input(item, factor=lr, count=self.count) for item in contributions]
-        for first in range(0, padded(self.count), RANGE):
-            part = self._range(parameters, outer, first=first)
-            update, spare = self._scratch[0, : part.length], self._scratch[1, : part.length]
-            _mean(inputs, part=part, out=update, spare=spare)
-            _look_ahead(update, part=part, momentum=momentum)
-            self._emit(part, decoded=update)
-            part.residual.sub_(update)
-            part.parameters.sub_(update)
+        job = _Job(inputs, parameters, outer, momentum)
+        # `next` of a range's iterator is one step under the interpreter lock: threads may share it.
+        starts = iter(range(0, padded(self.count), RANGE))
+        if self._threads == 1:
+            self._work(job, starts, self._scratch[0])
+        else:
+            with _single_threaded_pool(self._threads) as pool:
+                for done in [pool.submit(self._work, job, starts, scratch) for scratch in self._scratch]:
+                    done.result()
         if self.compression == "int8":
             self._image.write("scale", self._scales)
         if not torch.isfinite(self._scales).all():
             raise Diverged("the outer step is not finite: the contributions or the momentum overflowed")
         return self._image.file()
+
+    def _work(self, job: _Job, starts: Iterator[int], scratch: Tensor) -> None:
+        for first in starts:
+            part = self._range(job.parameters, job.outer, first=first)
+            update, spare = scratch[0, : part.length], scratch[1, : part.length]
+            _mean(job.inputs, part=part, out=update, spare=spare)
+            _look_ahead(update, part=part, momentum=job.momentum)
+            self._emit(part, decoded=update)
+            part.residual.sub_(update)
+            part.parameters.sub_(update)
 
     def _range(self, parameters: ParameterImage, outer: OuterState, *, first: int) -> _Range:
         end = min(first + RANGE, padded(self.count))
@@ -137,6 +158,19 @@ class Merger:
         part.q.copy_(codes.view(-1)[: part.inside])
 
 
+@contextmanager
+def _single_threaded_pool(threads: int) -> Iterator[ThreadPoolExecutor]:
+    """Threads in which torch starts none of its own. Torch keeps that setting for threads to come: it is put back."""
+    before = torch.get_num_threads()
+    try:
+        with ThreadPoolExecutor(
+            threads, thread_name_prefix="merge", initializer=torch.set_num_threads, initargs=(1,)
+        ) as pool:
+            yield pool
+    finally:
+        torch.set_num_threads(before)
+
+
 class _Input:
     """A contribution as the kernel wants it: its weight and the learning rate are folded into the scales."""
 
@@ -156,6 +190,14 @@ class _Input:
             out.mul_(self.weight)
         else:
             out.view(-1, BLOCK).mul_(self.scale[part.first // BLOCK : part.end // BLOCK, None])
+
+
+@dataclass(frozen=True, slots=True)
+class _Job:
+    inputs: list[_Input]
+    parameters: ParameterImage
+    outer: OuterState
+    momentum: float
 
 
 def _mean(inputs: Sequence[_Input], *, part: _Range, out: Tensor, spare: Tensor) -> None:

@@ -95,7 +95,7 @@ def norm_of(tensors: Mapping[str, Tensor], *, count: int) -> float:
     Independent of threads: squares of int8 sum exactly within a block, and blocks are summed by numpy in order.
     """
     compression = check_update(tensors, count=count)
-    scratch = torch.zeros(CHUNK, dtype=torch.float32)
+    scratch = torch.zeros(min(CHUNK, padded(count)), dtype=torch.float32)
     norms = torch.empty(padded(count) // BLOCK, dtype=torch.float32)
     for first, end in chunks(count):
         rows = -(-(end - first) // BLOCK)

@@ -26,7 +26,7 @@ from anabasis.training.parameters import ParameterImage, count_of
 from anabasis.training.quantize import Compression
 from anabasis.training.replica import Base, Replica, Way, check_fingerprint
 
-MIN_SHELF_BYTES = 64 << 20
+MIN_SHELF_BYTES = 16 << 20
 """Mail of small models always stays in memory."""
 
 
