@@ -61,7 +61,7 @@ class Curve:
         try:
             await asyncio.wait_for(_in_thread(self._read), REFRESH_SECONDS)
             self.problem = ""
-        except AnabasisError as error:
+        except (AnabasisError, ValueError) as error:  # ValueError: a record that is damaged
             self.problem = str(error)
         except TimeoutError:
             self.problem = f"the store {self.store_url} is slow"
@@ -87,12 +87,12 @@ class Curve:
 
     def _open(self) -> ObjectStore:
         if self._store is None:
+            folder = local_folder(self.store_url)
+            if folder is not None and not folder.is_dir():
+                raise ObjectNotFound(f"the store {self.store_url} is not on this machine")
             from anabasis.campaign.records import keys
             from anabasis.storage import open_store
 
-            folder = _local_folder(self.store_url)
-            if folder is not None and not folder.is_dir():
-                raise ObjectNotFound(f"the store {self.store_url} is not on this machine")
             self._store = open_store(self.store_url).child(keys.campaign_root(self.campaign))
         return self._store
 
@@ -121,7 +121,7 @@ def _thinned(points: list[Point]) -> list[Point]:
     return [point for index, point in enumerate(reversed(points)) if index % 2 == 0][::-1]
 
 
-def _local_folder(url: str) -> Path | None:
+def local_folder(url: str) -> Path | None:
     if url.startswith("file://"):
         return Path(unquote(urlsplit(url).path))
     return None if "://" in url else Path(url)

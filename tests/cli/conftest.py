@@ -60,6 +60,7 @@ class Outcome:
 
 
 Cli = Callable[..., Outcome]
+StartCli = Callable[..., Process]
 
 
 @pytest.fixture
@@ -81,7 +82,7 @@ def cli_run(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch)
 
 
 @pytest.fixture
-def start_cli(processes: Processes) -> Callable[..., Process]:
+def start_cli(processes: Processes) -> StartCli:
     """Start a command as a process of its own; its log is stdout and stderr together."""
 
     def start(*arguments: object, env: dict[str, str] | None = None) -> Process:

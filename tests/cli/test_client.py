@@ -22,7 +22,7 @@ from anabasis.errors import (
 from tests.support.temporal import TemporalServer
 from tests.support.wait import wait_until
 
-SHORT = Deadlines(call_seconds=5.0, query_seconds=4.0, update_seconds=4.0)
+SHORT = Deadlines(call_seconds=2.0, query_seconds=4.0, update_seconds=4.0)
 
 
 def _spec(name: str, *, rounds: int = 3, **options: object) -> dict[str, object]:

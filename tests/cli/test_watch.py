@@ -13,18 +13,16 @@ import subprocess
 import sys
 import termios
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from fcntl import ioctl
 
 import pytest
 
 from anabasis.cli import exits
-from tests.cli.conftest import Cli
-from tests.support.processes import REPOSITORY, Process
+from tests.cli.conftest import Cli, StartCli
+from tests.support.processes import REPOSITORY
 from tests.support.temporal import TemporalServer
 from tests.support.wait import wait_until_sync
-
-StartCli = Callable[..., Process]
 
 pytestmark = pytest.mark.usefixtures("temporal_env")
 
@@ -103,6 +101,7 @@ def test_ctrl_c_while_waiting_for_the_result_leaves_it_running_too(
     assert cli_run("cancel", name, "--wait").code == exits.OK
 
 
+@pytest.mark.slow
 def test_watch_goes_through_a_restart_of_temporal(
     cli_run: Cli, start_cli: StartCli, own_temporal_server: TemporalServer, processes, monkeypatch
 ) -> None:
