@@ -55,6 +55,7 @@ class NodeLoop:
         patience: how it waits, and learns that it has to stop.
         cache_dir: for shards; shared by all trainers of the machine.
         team: the processes of this node, of which this is the leading one.
+        look_every_seconds: to the store while it trains. roster_every_seconds: while it waits.
     """
 
     def __init__(
@@ -68,6 +69,7 @@ class NodeLoop:
         cache_dir: Path,
         team: Team | None = None,
         look_every_seconds: float = LOOK_EVERY_SECONDS,
+        roster_every_seconds: float = ROSTER_EVERY_SECONDS,
     ) -> None:
         self._plain_store = store
         self._store = patience.resilient(store)
@@ -83,8 +85,8 @@ class NodeLoop:
         self._pace = PollPace(longest_seconds=spec.rounds.poll_seconds)
         self._outbox = Outbox(self._store, member=member)
         self._roster: Roster | None = None
-        self._roster_due = Every(ROSTER_EVERY_SECONDS)
-        self._mail_due = Every(ROSTER_EVERY_SECONDS)
+        self._roster_due = Every(roster_every_seconds)
+        self._mail_due = Every(roster_every_seconds)
         self._keep_alive_due = Every(KEEP_ALIVE_SECONDS)
         self._tried_version = -1
         self._adopted = False
