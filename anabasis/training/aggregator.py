@@ -125,7 +125,12 @@ class Aggregator:
 
     def _recover(self) -> GlobalState:
         recovery = Recovery(self.store, tick=self.tick, clock=self.clock)
-        state = recovery.newest()
+        try:
+            state = recovery.newest()
+        except (CorruptData, ObjectNotFound):
+            # Another aggregator's garbage collection may have overtaken the reading: look again, once.
+            recovery = Recovery(self.store, tick=self.tick, clock=self.clock)
+            state = recovery.newest()
         self._incidents.extend(recovery.incidents)
         return state
 
@@ -179,7 +184,9 @@ class Aggregator:
             if manifest.version >= until_version:
                 return "until", ""
             try:
-                self._run_round(state, spec, opened_at=max(opened_at, manifest.committed_at))
+                # Not before this leg began (the campaign may have been paused), nor in the future (clocks differ).
+                since = min(max(opened_at, manifest.committed_at), self.clock())
+                self._run_round(state, spec, opened_at=since)
             except Diverged as error:
                 return "diverged", str(error)
             finally:

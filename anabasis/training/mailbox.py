@@ -126,14 +126,12 @@ class Mailbox:
         try:
             data = fetch(self.store, info.key, size_bytes=info.size_bytes, shelf=self.shelf, tick=self.tick)
             header, tensors = unpack_contribution(data)
-            if (header.slot, header.attempt) != (member.slot, member.attempt):
-                raise CorruptData(f"{info.key}: says that it is of {header.slot}-{header.attempt}")
+            if (header.slot, header.attempt, header.nonce) != (member.slot, member.attempt, member.nonce):
+                raise CorruptData(f"{info.key} is of another life, {header.slot}-{header.attempt} ({header.nonce})")
         except ObjectNotFound:
             return None  # withdrawn since it was listed
         except CorruptData as error:
             return error
-        if header.nonce != member.nonce:
-            return "fenced", f"nonce {header.nonce} is not the roster's"
         problem = check_header(header, manifest=self.manifest, sequence_length=self.sequence_length) or check_numbers(
             tensors, count=self.count
         )
@@ -152,7 +150,7 @@ class Mailbox:
             self._reject(member.slot, member.attempt, problem=reading)
 
     def _send_back(self, info: ObjectInfo, *, member: RosterMember, text: str) -> None:
-        """Withdraw a damaged object: its node sees that and uploads it again."""
+        """Withdraw what is damaged, or not from this node and in its place: the node sees that and uploads again."""
         sender = (member.slot, member.attempt)
         self._returned[sender] = self._returned.get(sender, 0) + 1
         if self._returned[sender] > MAX_REUPLOADS:

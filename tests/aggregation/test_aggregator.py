@@ -176,7 +176,6 @@ def test_a_contribution_that_stays_corrupt_is_rejected_after_three_uploads(tmp_p
         ({"consumed": {"0": (1, 9)}}, "offsets"),
         ({"consumed": {"0": (0, 9)}}, "offsets"),
         ({"tokens": 999}, "offsets"),
-        ({"nonce": "stolen"}, "fenced"),
         ({"train_seconds": -1.0}, "corrupt"),
     ],
 )
@@ -189,6 +188,19 @@ def test_what_does_not_fit_is_rejected_and_recorded(tmp_path: Path, fields: dict
     assert [(item.slot, item.reason) for item in world.newest.rejected] == [(0, reason)]
     assert [item.header.slot for item in world.newest.contributions] == [1]
     assert world.newest.contributions[0].weight == 1.0
+
+
+def test_a_ghost_in_the_nodes_place_is_withdrawn(tmp_path: Path) -> None:
+    world = World(tmp_path, **FREE)
+    world.post(0, nonce="of an earlier life")
+    world.post(1)
+
+    def upload_again(_: str) -> None:
+        world.post(0)
+
+    result = world.aggregator(on_tick=both(upload_again, patient(60))).advance(until_version=1)
+    assert [item.header.nonce for item in world.newest.contributions] == ["n0-1", "n1-1"]
+    assert [item.kind for item in result.incidents] == ["corrupt_contribution"]
 
 
 def test_a_norm_out_of_line_is_rejected(tmp_path: Path) -> None:
