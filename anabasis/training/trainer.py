@@ -40,7 +40,7 @@ EXIT_FENCED = 4
 PREPARED_POLL_SECONDS = 0.5
 """Between looks whether the campaign is prepared, when a node is faster than its preparation."""
 
-LOCK_SECONDS = 10.0
+LOCK_SECONDS = 5.0
 """For an earlier trainer in the same work directory to end: the kernel kills it together with its agent."""
 
 CACHE_VARIABLE = "ANABASIS_CACHE"
@@ -210,7 +210,8 @@ def _run(config: TrainerConfig, *, config_path: Path, stop: StopFlag, rank: int 
     except Exception as error:  # the process's boundary: whatever it was must reach the agent
         expected = isinstance(error, AnabasisError)
         _log.error("trainer_failed", error=type(error).__name__, reason=str(error), exc_info=not expected)
-        write_failure(failure, error)
+        if expected or rank is None:  # among several, it is most likely the death of another one
+            write_failure(failure, error)
         progress.tick("failed")
         return EXIT_FAILED if expected else EXIT_INTERNAL
     _close(progress, phase)

@@ -41,8 +41,9 @@ def test_a_node_alone_trains_a_campaign(tmp_path: Path) -> None:
     assert sum(last.offsets.values()) * 16 == last.tokens_total
     evaluated = {v: read_version(world.store, v).validation_loss for v in range(1, 13)}
     assert [v for v, loss in evaluated.items() if loss is not None] == [4, 7, 10]  # of versions 3, 6, 9
-    assert node.progress.version == 12
-    assert fingerprint(node.loop._replica.flat) == last.fingerprint
+    held = read_version(world.store, node.progress.version)
+    assert held.version >= 11
+    assert fingerprint(node.loop._replica.flat) == held.fingerprint
 
 
 def test_the_accounting_of_a_contribution(tmp_path: Path) -> None:
