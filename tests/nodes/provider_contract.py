@@ -42,7 +42,7 @@ class Place(Protocol):
 
     async def freeze(self, node: NodeIdentity) -> None: ...
 
-    def make_unreadable(self) -> None:
+    async def make_unreadable(self) -> None:
         """The place does not answer any more."""
         ...
 
@@ -161,7 +161,7 @@ class ProviderContract:
     async def test_a_place_that_does_not_answer_is_unknown_not_absent(self, place: Place) -> None:
         node = identity()
         await self.start(place, node)
-        place.make_unreadable()
+        await place.make_unreadable()
         assert (await place.provider().describe(node)).state == "unknown"
 
     async def test_offers_say_what_it_costs(self, place: Place) -> None:

@@ -59,7 +59,7 @@ class LocalPlace:
     async def freeze(self, node: NodeIdentity) -> None:
         process_at(NodeFolder(self.home, node).agent_pid).suspend()
 
-    def make_unreadable(self) -> None:
+    async def make_unreadable(self) -> None:
         for path in node_folder.nodes_dir(self.home).glob("*/*/node.json"):
             path.unlink()
             path.mkdir()  # root may read everything, but not this
