@@ -16,9 +16,10 @@ from typing import Any, Literal
 import psutil
 
 from anabasis.errors import AnabasisError
+from anabasis.storage import default_store_url
 from workers import ports
 from workers.connect import connect, target
-from workers.embedded import DEFAULT_PORT, UI_PORT_OFFSET, default_store_url
+from workers.embedded import DEFAULT_PORT, UI_PORT_OFFSET
 from workers.health import AGGREGATOR_PARTS, CONTROL_PARTS, are_polled
 from workers.state_dir import StateDir
 from workers.temporal_server import find_program

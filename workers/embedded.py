@@ -19,6 +19,7 @@ from dataclasses import dataclass, field
 import structlog
 
 from anabasis.errors import AnabasisError, StackError
+from anabasis.storage import default_store_url
 from workers import ports, teardown
 from workers.connect import target
 from workers.health import AGGREGATOR_PARTS, CONTROL_PARTS
@@ -32,14 +33,6 @@ UI_PORT_OFFSET = 1_000
 
 STOP_SECONDS = 2 * teardown.NODES_STOP_SECONDS + WORKER_STOP_SECONDS + TEMPORAL_STOP_SECONDS + 10.0
 """Everything that is stopped one after the other, and room for the supervisor itself: then the watchdog ends it."""
-
-try:  # TEMPORARY until anabasis.storage has it
-    from anabasis.storage import default_store_url
-except ImportError:
-
-    def default_store_url() -> str:
-        return os.environ.get("ANABASIS_STORE") or f"file://{StateDir().home}/store"
-
 
 LOCK_SECONDS = 1.0
 """A command that asks whether a stack runs holds the lock for a moment: keep trying for so long."""
