@@ -12,6 +12,7 @@ import torch
 
 from anabasis.errors import StoreUnavailable
 from anabasis.storage.base import ObjectStore
+from anabasis.storage.versions import audit_offsets
 from anabasis.training.aggregator import Aggregator, Interrupted
 from anabasis.training.checkpointing import roll_back, write_checkpoint
 from tests.aggregation.world import World, both, facts
@@ -76,6 +77,7 @@ def test_on_a_store_that_fails_half_of_the_time_the_result_is_the_same(tmp_path:
             write_checkpoint(aggregator, version=version, keep=2)
         assert roll_back(aggregator, from_version=5, not_after=4).restored == 4
         assert aggregator.advance(until_version=7, from_version=6).version == 7
+    assert audit_offsets(stormy.store) == []
     assert facts(stormy.store, range(8)) == facts(calm.store, range(8))
 
 
