@@ -59,9 +59,6 @@ class SimulatedNode:
         self._started_at = row.requested_at
         self._trainer = SimulatedTrainer(world, node=self.node, steps_per_second=fate.steps_per_second)
         self._training: asyncio.Task[None] | None = None
-        self._leases = 0
-        self._without_lease = asyncio.Event()
-        self._without_lease.set()
         self._attempt = 0
         self._frozen = False
         self._leaving: ApplicationError | None = None
@@ -136,9 +133,7 @@ class SimulatedNode:
 
     async def _leave(self, why: ApplicationError) -> None:
         self._leaving = why
-        with suppress(TimeoutError):
-            async with asyncio.timeout(GOODBYE_SECONDS):
-                await self._without_lease.wait()
+        await self._queue.settle(seconds=GOODBYE_SECONDS)
 
     # --- activities -----------------------------------------------------------------------------------------
 
@@ -161,14 +156,7 @@ class SimulatedNode:
             return None
         self._check(request.node)
         self._attempt += 1
-        self._leases += 1
-        self._without_lease.clear()
-        try:
-            return await self._attend(request, beat, attempt=self._attempt)
-        finally:
-            self._leases -= 1
-            if not self._leases:
-                self._without_lease.set()
+        return await self._attend(request, beat, attempt=self._attempt)
 
     async def _attend(self, request: LeaseRequest, beat: Beat, *, attempt: int) -> LeaseResult | None:
         if self._training is None or (self._training.done() and self._trainer.phase not in ("finished", "fenced")):

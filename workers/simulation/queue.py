@@ -115,6 +115,11 @@ class Queue:
             for running in list(self._running):
                 running.cancel()
 
+    async def settle(self, *, seconds: float) -> None:
+        """Wait until what runs has ended and said so."""
+        if self._running:
+            await asyncio.wait(list(self._running), timeout=seconds)
+
     async def _poll(self, request: PollActivityTaskQueueRequest) -> PollActivityTaskQueueResponse | None:
         try:
             task = await self._client.workflow_service.poll_activity_task_queue(
