@@ -11,6 +11,17 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Protocol
 
+from anabasis.errors import StoreDenied
+
+MAX_KEY_BYTES = 1_024
+"""Of a key with all its prefixes: S3's limit."""
+
+MAX_PART_BYTES = 200
+"""Of one part of a key: file names end at 255 bytes, and temporary names are longer than final ones."""
+
+RESERVED = ".anabasis-"
+"""Parts of keys do not start with this: a store's own bookkeeping does."""
+
 
 @dataclass(frozen=True, slots=True)
 class ObjectInfo:
@@ -41,7 +52,10 @@ class ObjectStore(Protocol):
         ...
 
     def get(self, key: str, *, start: int = 0, length: int | None = None) -> bytes:
-        """The value, or the part of it from byte `start` of `length` bytes. Raises `ObjectNotFound`."""
+        """The value, or the part of it from byte `start` of `length` bytes, as far as there is any.
+
+        Raises `ObjectNotFound`.
+        """
         ...
 
     def get_with_etag(self, key: str) -> tuple[bytes, str]:
@@ -83,3 +97,41 @@ class ObjectStore(Protocol):
     def child(self, prefix: str) -> ObjectStore:
         """The same store seen from below `prefix` (its keys are relative to it)."""
         ...
+
+
+def check_key(key: str) -> str:
+    """The key itself.
+
+    Raises:
+        StoreDenied: it is empty, absolute, too long, or has parts that no store may see (`..`, control characters).
+    """
+    problem = _problem(key)
+    if problem:
+        raise StoreDenied(f"key {key[:120]!r} {problem}")
+    return key
+
+
+def check_prefix(prefix: str) -> str:
+    """The same for a prefix: it may be empty, and its last part may be cut anywhere."""
+    whole, _, last = prefix.rpartition("/")
+    if last in {"", ".", ".."}:
+        last = "x"  # nothing, or the beginning of a longer part
+    check_key(f"{whole}/{last}" if "/" in prefix else last)
+    return prefix
+
+
+def _problem(key: str) -> str:
+    parts = key.split("/")
+    if not key or "" in parts:
+        return "must have parts that are not empty, with single slashes between them"
+    if any(part in {".", ".."} or part.startswith(RESERVED) for part in parts):
+        return f"must not have parts like '.', '..' or '{RESERVED}…'"
+    if any(ord(letter) < 32 or letter in "\\\x7f" for letter in key):
+        return "must not have control characters or backslashes"
+    try:
+        encoded = [part.encode() for part in parts]
+    except UnicodeEncodeError:
+        return "must be valid Unicode"
+    if len(key.encode()) > MAX_KEY_BYTES or max(map(len, encoded)) > MAX_PART_BYTES:
+        return f"must be shorter: at most {MAX_PART_BYTES} bytes a part, {MAX_KEY_BYTES} in all"
+    return ""
