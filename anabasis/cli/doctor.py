@@ -16,7 +16,7 @@ from anabasis.cli.app import app
 _MARKS = {"ok": "[green]ok[/]", "warning": "[yellow]warning[/]", "missing": "[red]missing[/]"}
 
 
-@app.command()
+@app.command(rich_help_panel="This machine")
 def doctor(
     as_json: Annotated[bool, typer.Option("--json", help="One JSON array of findings.")] = False,
 ) -> None:

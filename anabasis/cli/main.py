@@ -1,32 +1,28 @@
 """Entry point of `anabasis` (`python -m anabasis.cli.main`): loads the commands, runs one, and ends the process.
 
-A command module imports `app` from `anabasis.cli.app`, decorates its functions, and is named in `_COMMANDS`. Commands
+A command module imports `app` from `anabasis.cli.app`, decorates its functions, and is imported here. Commands
 raise `AnabasisError` for what they cannot do and `typer.Exit(code)` (codes in `exits.py`) for what they found; they
 print answers to stdout and nothing else there.
 """
 
 from __future__ import annotations
 
-import importlib
-import importlib.util
 import os
 import sys
 import traceback
 from typing import NoReturn
 
-from anabasis.cli import exits
+from anabasis.cli import doctor, exits, operate, spec, stack, start, status
 from anabasis.cli.app import app
 from anabasis.errors import AnabasisError, InvalidSpec
 from anabasis.logs import redact_text
 
 DEBUG_VARIABLE = "ANABASIS_DEBUG"
 
-__all__ = ["app", "main"]
+COMMAND_MODULES = (stack, doctor, start, status, operate, spec)
+"""Importing them has put their commands on `app`."""
 
-_COMMANDS = ("stack", "doctor", "campaigns", "watch", "models", "report", "spec", "demo")
-for _name in _COMMANDS:
-    if importlib.util.find_spec(f"anabasis.cli.{_name}") is not None:
-        importlib.import_module(f"anabasis.cli.{_name}")
+__all__ = ["COMMAND_MODULES", "app", "main", "run"]
 
 
 def main(arguments: list[str] | None = None) -> NoReturn:

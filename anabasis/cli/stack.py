@@ -22,7 +22,7 @@ UiPort = Annotated[
 ]
 
 
-@app.command()
+@app.command(rich_help_panel="This machine")
 def up(
     port: Port = 7233,
     ui_port: UiPort = None,
@@ -57,7 +57,7 @@ async def _in_foreground(options: StackOptions, *, as_json: bool) -> None:
     print("Everything has stopped.", flush=True)
 
 
-@app.command()
+@app.command(rich_help_panel="This machine")
 def down() -> None:
     """Stop the stack of this state directory: nodes, workers, then Temporal. Campaigns go on at the next `up`."""
     from workers.state_dir import StateDir
@@ -67,7 +67,7 @@ def down() -> None:
     print("Everything has stopped." if stop_stack(state) else f"Nothing was running in {state.home}.")
 
 
-@app.command("logs")
+@app.command("logs", rich_help_panel="This machine")
 def show_logs(
     process: Annotated[
         str | None, typer.Argument(help="temporal, control, aggregator, supervisor, or (the start of) a node's name.")
