@@ -6,7 +6,6 @@ It trusts nothing but the manifests themselves, and shares no code with what wro
 from __future__ import annotations
 
 import math
-import re
 from collections import Counter
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -16,6 +15,7 @@ from anabasis.campaign.records import CommittedContribution, VersionManifest, ke
 from anabasis.errors import CorruptData, ObjectNotFound
 from anabasis.storage.base import ObjectStore
 from anabasis.storage.blobs import hash_bytes
+from anabasis.storage.numbering import numbers_in
 from anabasis.storage.records_json import parse_record
 
 READERS = 8
@@ -26,8 +26,6 @@ WINDOW = 64
 
 WEIGHT_TOLERANCE = 1e-6
 """Weights are float64 quotients of token counts; their sum is off by a few units in the last place."""
-
-_VERSION_KEY = re.compile(r"versions/(\d+)\.json")
 
 
 def audit_offsets(store: ObjectStore) -> list[str]:
@@ -45,7 +43,7 @@ def audit_offsets(store: ObjectStore) -> list[str]:
 
 
 def _problems(store: ObjectStore) -> Iterator[str]:
-    numbers = sorted(int(m[1]) for info in store.list("versions/") if (m := _VERSION_KEY.fullmatch(info.key)))
+    numbers = numbers_in(store, "versions/")
     if not numbers:
         yield "versions: none is committed"
         return

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import json
-import re
 
 from anabasis.campaign.records import Roster, VersionManifest, keys
 from anabasis.campaign.spec import CampaignSpec, parse_spec
 from anabasis.errors import CorruptData, Fenced, InvalidSpec, ObjectNotFound, PreconditionFailed
 from anabasis.storage.audit import audit_offsets
 from anabasis.storage.base import ObjectStore
+from anabasis.storage.numbering import numbers_in
 from anabasis.storage.records_json import parse_record, to_json
 
 __all__ = [
@@ -26,10 +26,6 @@ __all__ = [
 
 MAX_ROSTER_RACES = 20
 """Tries of a compare-and-swap. The roster has one writer, and perhaps a ghost of it: more is a fault."""
-
-_VERSION_KEY = re.compile(r"versions/(\d+)\.json")
-_SORTED_UP_TO = 100_001
-"""Keys sort like their numbers up to here (`1000000` sorts before `100002`): listings start here at the latest."""
 
 
 def read_version(store: ObjectStore, version: int) -> VersionManifest:
@@ -59,10 +55,7 @@ def newest_version(store: ObjectStore, *, at_least: int = 0) -> int | None:
     Args:
         at_least: what is known to be committed; it keeps the listing short.
     """
-    start = min(at_least, _SORTED_UP_TO) - 1
-    listed = store.list("versions/", start_after=keys.version(start) if start >= 0 else "")
-    matches = (_VERSION_KEY.fullmatch(info.key) for info in listed)
-    return max((number for match in matches if match and (number := int(match[1])) >= at_least), default=None)
+    return max(numbers_in(store, "versions/", at_least=at_least), default=None)
 
 
 def commit_version(store: ObjectStore, manifest: VersionManifest) -> None:
