@@ -154,6 +154,11 @@ class CloudTable:
             rows = db.execute("SELECT key, state, detail, at FROM log ORDER BY at").fetchall()
         return [Move(*row) for row in rows]
 
+    def requested_at(self) -> dict[str, float]:
+        """Key → when it was first asked for, of every node ever."""
+        with self._open() as db:
+            return dict(db.execute("SELECT key, requested_at FROM nodes").fetchall())
+
     def order(self, node: NodeIdentity, what: str) -> None:
         """Have the simulator do something to a node: `lose`, `freeze`, `preempt`."""
         with self._open() as db:
