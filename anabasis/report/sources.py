@@ -79,7 +79,7 @@ class Source:
         try:
             return read()
         except _UNREADABLE as error:
-            self.problems.append(f"{what}: {_one_line(error)}")
+            self.problems.append(_named(what, error))
             return None
 
     def spec(self) -> CampaignSpec | None:
@@ -100,11 +100,11 @@ class Source:
         with ThreadPoolExecutor(READERS, thread_name_prefix="report") as pool:
             remaining = iter(numbers)
             while window := list(islice(remaining, WINDOW)):
-                for number, result in zip(window, pool.map(self._manifest, window), strict=True):
+                for result in pool.map(self._manifest, window):
                     if isinstance(result, VersionManifest):
                         yield result
                     else:
-                        self.problems.append(f"{keys.version(number)}: {result}")
+                        self.problems.append(result)
 
     def _version_numbers(self) -> list[int]:
         numbers: list[int] = []
@@ -118,10 +118,9 @@ class Source:
 
     def _manifest(self, number: int) -> VersionManifest | str:
         try:
-            manifest = versions.read_version(self.store, number)
+            return versions.read_version(self.store, number)
         except _UNREADABLE as error:
-            return _one_line(error)
-        return manifest if manifest.version == number else f"says it is version {manifest.version}"
+            return _named(keys.version(number), error)
 
     def journal(self) -> Journal:
         journal = Journal()
@@ -139,7 +138,7 @@ class Source:
                 found.append((number, checkpoints.read_checkpoint(self.store, number)))
             except _UNREADABLE as error:
                 found.append((number, _one_line(error)))
-                self.problems.append(f"{keys.checkpoint(number)}: {_one_line(error)}")
+                self.problems.append(_named(keys.checkpoint(number), error))
         return found
 
     def models(self) -> list[ModelVersion]:
@@ -187,6 +186,12 @@ def _ledger_record(record: dict[str, Any]) -> LedgerRecord:
         )
     except (KeyError, TypeError, AttributeError) as error:
         raise CorruptData(f"is no ledger record ({type(error).__name__}: {error})") from None
+
+
+def _named(what: str, error: Exception) -> str:
+    """The problem with the name of the piece in front, unless the error has it there already."""
+    text = _one_line(error)
+    return text if text.startswith(what) else f"{what}: {text}"
 
 
 def _one_line(error: Exception) -> str:
