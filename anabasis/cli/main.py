@@ -12,15 +12,18 @@ import sys
 import traceback
 from typing import NoReturn
 
-from anabasis.cli import doctor, exits, operate, spec, stack, start, status
+from anabasis.cli import doctor, exits, models, operate, report, spec, stack, start, status, watch
 from anabasis.cli.app import app
 from anabasis.errors import AnabasisError, InvalidSpec
 from anabasis.logs import redact_text
 
 DEBUG_VARIABLE = "ANABASIS_DEBUG"
 
-COMMAND_MODULES = (stack, doctor, start, status, operate, spec)
-"""Importing them has put their commands on `app`."""
+COMMAND_MODULES = (stack, doctor, spec, start, status, watch, operate, models, report)
+"""Importing them has put their commands on `app`; `--help` shows them in this order."""
+
+_PLACES = {module.__name__: place for place, module in enumerate(COMMAND_MODULES)}
+app.registered_commands.sort(key=lambda command: _PLACES[command.callback.__module__] if command.callback else 0)
 
 __all__ = ["COMMAND_MODULES", "app", "main", "run"]
 
