@@ -196,6 +196,7 @@ class NodeLoop:
                 passed = [read_version(self._store, v) for v in range(before + 1, self._replica.version + 1)]
         for version in passed:
             self._settle(version)
+            self._progress.tick()
         self._progress.version = self._replica.version
         self._progress.tick()
 

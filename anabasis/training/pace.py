@@ -14,7 +14,7 @@ SHARE_OF_DEADLINE = 0.85
 LATE_FACTOR = 2.0
 """And never trains longer than this multiple of the planned time, however patient the round is."""
 
-FIRST_POLL_SECONDS = 0.05
+FIRST_POLL_SECONDS = 0.02
 LONGEST_POLL_SECONDS = 5.0
 POLL_SHARE = 0.05
 """A poll waits at most this share of the time waited so far: long rounds cost few requests and no noticeable time."""

@@ -333,7 +333,7 @@ def test_after_a_rollback_the_node_begins_anew(tmp_path: Path) -> None:
     assert node.run() == "finished"
     assert read_version(world.store, 5).kind == "rollback"
     assert committed(world, 6) == [0]
-    assert node.loop._trainer.inner.state().steps[0] < 2 * 10, "the optimizer forgot what came before the rollback"
+    assert node.loop._trainer.inner.state().steps[0] <= 2 * 10, "the optimizer forgot what came before the rollback"
     assert audit_offsets(world.store) == []
 
 
