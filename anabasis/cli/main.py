@@ -7,6 +7,7 @@ print answers to stdout and nothing else there.
 
 from __future__ import annotations
 
+import io
 import os
 import sys
 import traceback
@@ -30,6 +31,9 @@ __all__ = ["COMMAND_MODULES", "app", "main", "run"]
 
 def main(arguments: list[str] | None = None) -> NoReturn:
     """Run one command and leave the process with its exit code."""
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="replace")  # a terminal that cannot show θ still shows the rest
     code = run(arguments)
     if "temporalio" not in sys.modules:
         sys.exit(code)

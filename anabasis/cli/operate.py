@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING, Annotated
 
@@ -15,7 +16,7 @@ from anabasis.report import words
 
 if TYPE_CHECKING:
     from anabasis.campaign.messages import Receipt
-    from anabasis.client import CampaignHandle
+    from anabasis.client import Anabasis, CampaignHandle
 
 PANEL = "Steering"
 
@@ -113,11 +114,17 @@ def cancel(
     wait: Annotated[bool, typer.Option("--wait", help="Wait until every node is released.")] = False,
 ) -> None:
     """End a campaign in order: nodes are released, the last checkpoint stays. It can be started again later."""
-    ask(lambda anabasis: anabasis.campaign(name).cancel(reason=reason))
+    if ask(lambda anabasis: _cancel(anabasis, name, reason=reason)) == 0:
+        print("No worker serves campaigns now; it ends when one does: anabasis up", file=sys.stderr, flush=True)
     if wait:
         wait_for_cancellation(name)
     else:
         print(f"Campaign {name} is ending; see: anabasis status {name}")
+
+
+async def _cancel(anabasis: Anabasis, name: str, *, reason: str) -> int:
+    await anabasis.campaign(name).cancel(reason=reason)
+    return await anabasis.workers_seen()
 
 
 def _order(name: str, order: Callable[[CampaignHandle], Awaitable[Receipt]], *, as_json: bool) -> None:

@@ -16,7 +16,7 @@ EXAMPLE = """\
 # Everything but the name has a default: `anabasis spec` shows and explains them all.
 name: demo
 recipe: gpt
-recipe_options: {width: 128, depth: 2, heads: 4}
+recipe_options: {layers: 2, width: 128, heads: 4}
 target:
   rounds: 20
 data:

@@ -14,6 +14,7 @@ import yaml
 from anabasis.campaign.spec import CampaignSpec, parse_spec
 from anabasis.cli import exits
 from anabasis.cli.options import complete_names
+from anabasis.training.recipe import load_recipe
 from tests.cli.conftest import Cli, StartCli
 from tests.support.processes import REPOSITORY
 from tests.support.temporal import TemporalServer
@@ -49,10 +50,13 @@ def test_the_documented_spec_is_a_valid_one_and_has_every_section(cli_run: Cli) 
     assert "# local optimizer steps per round" in outcome.out
 
 
-def test_the_example_is_a_valid_spec(cli_run: Cli, tmp_path: Path) -> None:
+def test_the_example_is_a_valid_spec_of_an_existing_recipe(cli_run: Cli, tmp_path: Path) -> None:
     path = tmp_path / "campaign.yaml"
     path.write_text(cli_run("spec", "--example").out)
-    assert cli_run("start", path, "--check").code == exits.OK
+    checked = cli_run("start", path, "--check", "--json")
+    assert checked.code == exits.OK, checked
+    spec = parse_spec(json.loads(checked.out))
+    assert load_recipe(spec.recipe, spec.recipe_options).config()["layers"] == 2
 
 
 def test_the_json_schema_describes_every_field(cli_run: Cli) -> None:
@@ -125,3 +129,12 @@ def test_the_program_itself_has_these_exit_codes(
         assert "Traceback" not in process.text()
     unreachable = start_cli("list", env={"TEMPORAL_ADDRESS": f"127.0.0.1:{free_port()}"})
     assert unreachable.wait() == exits.UNAVAILABLE
+
+
+def test_terminals_that_know_only_ascii_get_what_they_can_show(
+    temporal_env: TemporalServer, start_cli: StartCli, cli_run: Cli, name: str
+) -> None:
+    assert cli_run("start", "--name", name, "--set", "target.rounds=1", "--wait").code == exits.OK
+    shown = start_cli("status", name, env={"PYTHONIOENCODING": "ascii"})
+    assert shown.wait() == exits.OK, shown.text()
+    assert name in shown.text()

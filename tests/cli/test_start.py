@@ -230,3 +230,6 @@ def test_a_campaign_without_workers_is_started_and_the_reason_it_waits_is_told(
     assert shown.code == exits.UNAVAILABLE
     assert "no worker serves the queue campaigns" in shown.err
     assert json.loads(cli_run("list", "--json").out)[0]["phase"] == "validating"
+    cancelled = cli_run("cancel", "lonely")
+    assert cancelled.code == exits.OK
+    assert "it ends when one does: anabasis up" in cancelled.err
