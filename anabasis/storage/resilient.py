@@ -7,8 +7,9 @@ import time
 from collections.abc import Callable
 from typing import TypeVar
 
-from anabasis.errors import ObjectNotFound, PreconditionFailed, StoreUnavailable
+from anabasis.errors import PreconditionFailed, StoreUnavailable
 from anabasis.storage.base import ObjectInfo, ObjectStore
+from anabasis.storage.own_write import etag_if_mine
 
 FIRST_DELAY_SECONDS = 0.1
 MAX_DELAY_SECONDS = 5.0
@@ -87,20 +88,10 @@ class Resilient:
         try:
             return self._patiently(attempt)
         except PreconditionFailed:
-            etag = self._etag_if_mine(key, value) if tries > 1 else None
+            etag = etag_if_mine(self, key, value) if tries > 1 else None
             if etag is None:
                 raise
             return etag
-
-    def _etag_if_mine(self, key: str, value: bytes | bytearray | memoryview) -> str | None:
-        info = self.head(key)
-        if info is None or info.size_bytes != memoryview(value).nbytes:
-            return None
-        try:
-            present, etag = self.get_with_etag(key)
-        except ObjectNotFound:
-            return None
-        return etag if memoryview(present) == memoryview(value).cast("B") else None
 
     def _patiently(self, call: Callable[[], T]) -> T:
         delay, started = FIRST_DELAY_SECONDS, None
