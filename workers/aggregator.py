@@ -22,6 +22,10 @@ from workers.process import exit_on_fatal_error, run_worker
 MAX_ACTIVITIES = 32
 """At once. A leg spends nearly all its time waiting for contributions, and occupies a thread for that."""
 
+POLLS = 1
+"""Requests for work that are open at a time. Each one of a frozen process swallows a task until its heartbeat
+timeout; and the few tasks of this queue take long, so that fetching them one by one costs nothing."""
+
 CONNECT_PATIENCE_SECONDS = 60.0
 """A worker may be started before the server is."""
 
@@ -46,6 +50,7 @@ async def serve(stop: asyncio.Event) -> None:
             activities=activities.all,
             activity_executor=threads,
             max_concurrent_activities=MAX_ACTIVITIES,
+            max_concurrent_activity_task_polls=POLLS,
             max_heartbeat_throttle_interval=timedelta(seconds=HEARTBEAT_THROTTLE_SECONDS),
             graceful_shutdown_timeout=timedelta(seconds=GRACEFUL_SECONDS),
             on_fatal_error=exit_on_fatal_error,

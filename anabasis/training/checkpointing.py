@@ -13,7 +13,6 @@ from anabasis.storage.base import ObjectStore
 from anabasis.storage.blobs import hash_bytes
 from anabasis.storage.checkpoints import (
     collect_garbage,
-    list_checkpoints,
     newest_sound_checkpoint,
     read_checkpoint,
     verify_checkpoint,
@@ -39,8 +38,7 @@ def write_checkpoint(aggregator: Aggregator, *, version: int, keep: int) -> Chec
     key = keys.checkpoint(state.manifest.version)
     written = 0 if _is_sound(store, state.manifest.version) else _write(aggregator, state)
     aggregator.tick("")
-    if len(list_checkpoints(store)) >= keep:  # until then the way from version 0 is what one falls back to
-        collect_garbage(store, keep=keep)
+    collect_garbage(store, keep=keep)
     crash_point("garbage_collected")
     return CheckpointResult(
         version=state.manifest.version,

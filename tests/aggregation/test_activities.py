@@ -223,9 +223,11 @@ def test_two_attempts_never_share_an_aggregator(tmp_path: Path, monkeypatch: pyt
     world = World(tmp_path)
     monkeypatch.setattr("activities.warm.HANDOVER_SECONDS", 0.5)
     warm = WarmAggregators(identity="test")
-    with warm.borrowed(world.url, campaign=NAME, tick=lambda _: None) as first:
-        with warm.borrowed(world.url, campaign=NAME, tick=lambda _: None) as second:
-            assert first is not second
+    with (
+        warm.borrowed(world.url, campaign=NAME, tick=lambda _: None) as first,
+        warm.borrowed(world.url, campaign=NAME, tick=lambda _: None) as second,
+    ):
+        assert first is not second
     with warm.borrowed(world.url, campaign=NAME, tick=lambda _: None) as third:
         assert third is second
 

@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
+import fcntl
 import multiprocessing
 import os
+import signal
 import time
 from multiprocessing.process import BaseProcess
 from pathlib import Path
 
+import psutil
 import torch
 
 from anabasis.training.aggregator import Aggregator
 from anabasis.training.checkpointing import roll_back, write_checkpoint
 from anabasis.training.crashpoints import VARIABLE
 from tests.aggregation.world import World, both, spec_for
+from tests.support.wait import wait_until_sync
 
 _context = multiprocessing.get_context("forkserver")
 _context.set_forkserver_preload(["tests.faults.aggregator_process"])
@@ -59,6 +63,31 @@ def finished(process: BaseProcess, *, seconds: float = 60) -> int:
     return process.exitcode
 
 
+def freeze(pid: int, folder: Path) -> None:
+    """SIGSTOP a process that uses a store in a folder, at a moment when it holds none of the store's locks.
+
+    A folder as a store has locks that last for microseconds; whoever is frozen in one blocks the others until it is
+    woken or killed (they wait, and say so). An aggregator alone has none, and that is what is frozen here.
+    """
+    while True:
+        os.kill(pid, signal.SIGSTOP)
+        wait_until_sync(lambda: psutil.Process(pid).status() == psutil.STATUS_STOPPED, seconds=10, every=0.001)
+        if not any(_is_locked(path) for path in [folder, *folder.rglob("*")] if path.is_dir()):
+            return
+        os.kill(pid, signal.SIGCONT)
+
+
+def _is_locked(folder: Path) -> bool:
+    descriptor = os.open(folder, os.O_RDONLY)
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return True
+    finally:
+        os.close(descriptor)
+    return False
+
+
 def _run(target: str, folder: Path, crash_at: str, options: dict[str, object]) -> None:
     torch.set_num_threads(1)
     if crash_at:
@@ -66,4 +95,4 @@ def _run(target: str, folder: Path, crash_at: str, options: dict[str, object]) -
     globals()[target](folder, **options)
 
 
-__all__ = ["campaign", "finished", "legs", "rollback", "spec_for", "started"]
+__all__ = ["campaign", "finished", "freeze", "legs", "rollback", "spec_for", "started"]

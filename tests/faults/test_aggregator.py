@@ -12,11 +12,11 @@ import torch
 
 from anabasis.campaign.records import keys
 from anabasis.storage.checkpoints import read_checkpoint
-from anabasis.storage.versions import audit_offsets, read_version
+from anabasis.storage.versions import audit_offsets
 from anabasis.training.parameters import fingerprint
 from anabasis.training.replica import Replica
 from tests.aggregation.world import World, facts
-from tests.faults.aggregator_process import campaign, finished, started
+from tests.faults.aggregator_process import campaign, finished, freeze, started
 from tests.support.wait import wait_until_sync as wait_until
 
 torch.set_num_threads(1)
@@ -105,7 +105,7 @@ def test_a_frozen_aggregator_is_replaced_and_on_waking_harms_nothing(tmp_path: P
     first = started("campaign", tmp_path, until=UNTIL, slow=True)
     wait_until(lambda: world.newest.version >= 1, seconds=30)
     assert first.pid is not None
-    os.kill(first.pid, signal.SIGSTOP)
+    freeze(first.pid, world.folder)
     try:
         assert world.newest.version < UNTIL, "the test needs a slower aggregator"
         assert finished(started("campaign", tmp_path, until=UNTIL)) == 0

@@ -19,7 +19,7 @@ from temporalio.worker import UnsandboxedWorkflowRunner, Worker
 from anabasis.campaign.messages import AGGREGATOR_QUEUE, LegRequest, LegResult
 from tests.aggregation.test_activities import OneActivity
 from tests.aggregation.world import NAME, World, facts
-from tests.faults.aggregator_process import campaign
+from tests.faults.aggregator_process import campaign, freeze
 from tests.support.processes import Process, Processes
 from tests.support.temporal import TemporalServer
 from tests.support.wait import wait_until
@@ -95,7 +95,7 @@ async def test_a_frozen_worker_wakes_up_beside_its_replacement(
     async with a_leg(await own_temporal_server.client(), world) as handle:
         first = a_worker(processes, own_temporal_server)
         await trained(world, until=2)
-        first.signal(signal.SIGSTOP)
+        freeze(first.pid, world.folder)
         a_worker(processes, own_temporal_server)
         await trained(world, until=4)
         first.signal(signal.SIGCONT)
