@@ -75,7 +75,8 @@ def _head(report: Report) -> str:
             f'<p class="quiet">{_text(setup.recipe)} on {_text(setup.data_url)}, {words.plural(setup.slots, "slot")} '
             f"from {_text(setup.provider)}, seed {setup.seed}{mode}</p>"
         )
-    for text, kind in ((report.detail, ""), (report.waiting_for, "warn"), (report.failure, "bad")):
+    waiting = f"waiting for {report.waiting_for}" if report.waiting_for else ""
+    for text, kind in ((report.detail, ""), (waiting, "warn"), (report.failure, "bad")):
         if text:
             lines.append(f'<p class="{kind}">{_text(text)}</p>')
     return f"<header>{''.join(lines)}</header>"

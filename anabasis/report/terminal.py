@@ -83,10 +83,11 @@ def _header(report: Report) -> RenderableType:
     style = "bold red" if bad else "bold green" if report.phase == "completed" else "bold cyan"
     source = " (by the roster)" if report.phase_source == "roster" else ""
     title = Text.assemble(("campaign ", _QUIET), (words.plain(report.campaign), "bold"), "  ", (phase + source, style))
+    waiting = f"waiting for {report.waiting_for}" if report.waiting_for else ""
     rows = [title]
     rows += [
         Text(words.plain(text), style=line_style)
-        for text, line_style in ((report.detail, ""), (report.waiting_for, "yellow"), (report.failure, "red"))
+        for text, line_style in ((report.detail, ""), (waiting, "yellow"), (report.failure, "red"))
         if text
     ]
     rows += [Text(line) for line in summary_lines(report)]
