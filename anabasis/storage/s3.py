@@ -188,12 +188,15 @@ class S3Store:
 
 
 def _safe_start(start_after: str, *, prefix: str) -> str:
-    """The longest beginning of `start_after` from which no server leaves out a key that belongs into the answer.
+    """A beginning of `start_after` from which no server leaves out a key that belongs into the answer.
 
-    A server that lists folder by folder has `a/x` before `a-x`, although `-` comes before `/`; so the start is cut
-    before the first character that does.
+    A server that lists folder by folder has `a/x` before `a-x`, although `-` comes before `/`: so the beginning has
+    no such character. And it takes a start that is also a folder's name for the whole folder: so it ends inside a
+    name, where `start_after` goes on with what comes behind `/`.
     """
-    for index in range(len(prefix), len(start_after)):
-        if start_after[index] < "/":
-            return start_after[:index] if index > len(prefix) else ""
-    return start_after if len(start_after) > len(prefix) else ""
+    end = len(prefix)
+    while end < len(start_after) and start_after[end] >= "/":
+        end += 1
+    while end > len(prefix) and (start_after[end : end + 1] <= "/" or start_after[end - 1] == "/"):
+        end -= 1
+    return start_after[:end] if end > len(prefix) else ""
