@@ -88,6 +88,7 @@ async def serving(client: Client, queue: str) -> AsyncIterator[Worker]:
             activities=activities.all,
             activity_executor=threads,
             workflow_runner=UnsandboxedWorkflowRunner(),
+            max_cached_workflows=0,  # else its end is told to the worker that was stopped, which takes ten seconds
             graceful_shutdown_timeout=timedelta(seconds=5),
         ) as worker:
             yield worker
