@@ -189,7 +189,7 @@ class TrainerKeeper:
                 if len(self._deaths) > 1
                 else ""
             )
-            text = f"the trainer {ending.text}{times}\n{end_of_log(self._log_file)}".strip()
+            text = f"the trainer {ending.text}{times}\n{end_of_log(self._log_file, characters=1_500)}".strip()
             self.verdict = Verdict("failed", "TrainerCrashed", text)
             return
         _log.warning("trainer_restarted", reason=ending.text, deaths=len(self._deaths))

@@ -24,8 +24,8 @@ EXIT_FAILED = 3
 EXIT_FENCED = 4
 """Someone newer holds its slot."""
 
-MAX_FAILURE_CHARACTERS = 6_000
-"""Of a message with its traceback: it travels in an activity's failure, and histories are no place for novels."""
+MAX_FAILURE_CHARACTERS = 3_000
+"""Of a message with its traceback: it travels in an activity's failure, which the server cuts at 4 KiB."""
 
 _log = structlog.get_logger(__name__)
 

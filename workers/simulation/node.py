@@ -104,6 +104,7 @@ class SimulatedNode:
             end = {"lost": "lose", "frozen": "freeze", "preempted": "preempt"}[self._fate.end]
         while end == "freeze":
             self._frozen = True
+            self._queue.freeze()
             if self._training is not None:
                 self._training.cancel()
             self._report("running", "frozen")
@@ -137,9 +138,7 @@ class SimulatedNode:
 
     # --- activities -----------------------------------------------------------------------------------------
 
-    async def _verify(self, node: NodeIdentity, _: Beat) -> NodeReport | None:
-        if self._frozen:
-            return None
+    async def _verify(self, node: NodeIdentity, _: Beat) -> NodeReport:
         self._check(node)
         return NodeReport(
             hostname=f"simulated-{self.node.node_id}",
@@ -152,8 +151,6 @@ class SimulatedNode:
         )
 
     async def _lease(self, request: LeaseRequest, beat: Beat) -> LeaseResult | None:
-        if self._frozen:
-            return None
         self._check(request.node)
         self._attempt += 1
         return await self._attend(request, beat, attempt=self._attempt)

@@ -98,6 +98,11 @@ class Queue:
         self._beats_per_timeout = beats_per_timeout
         self._on_contact = on_contact
         self._running: set[asyncio.Task[None]] = set()
+        self._frozen = False
+
+    def freeze(self) -> None:
+        """As a stopped process: the poll that is open swallows what it gets, and no other follows."""
+        self._frozen = True
 
     async def serve(self) -> None:
         """Poll and run. When it is cancelled, everything that runs breaks off without a word."""
@@ -107,6 +112,8 @@ class Queue:
         try:
             while True:
                 task = await self._poll(request)
+                if self._frozen:
+                    await asyncio.Event().wait()
                 if task is not None:
                     running = asyncio.create_task(self._run(task))
                     self._running.add(running)
