@@ -53,14 +53,14 @@ class PreflightRequest(Message):
     """Parts of a possibly invalid spec, as far as they are well-formed."""
 
     recipe: str | None = None
-    recipe_options: dict[str, Any] = Field(default_factory=dict)
+    recipe_options: dict[str, Any] = Field(default_factory=dict[str, Any])
     data_url: str | None = None
     store: str | None = None
     provider: str | None = None
 
 
 class PreflightReport(Message):
-    problems: list[Problem] = Field(default_factory=list)
+    problems: list[Problem] = Field(default_factory=list[Problem])
     store_url: str = ""
 
 
@@ -81,7 +81,8 @@ class PrepareResult(Message):
     loss: float | None = None
     checkpoint_version: int | None = None
     roster_generation: int = 0
-    attempts: dict[str, int] = Field(default_factory=dict)
+    journal_sequence: int = 0
+    attempts: dict[str, int] = Field(default_factory=dict[str, int])
 
 
 class LegRequest(Message):
@@ -137,8 +138,8 @@ class LegResult(Message):
     validation_loss: float | None = None
     tokens_total: int = 0
     merged_rounds: int = 0
-    nodes: list[NodeRoundTotals] = Field(default_factory=list)
-    incidents: list[AggregatorIncident] = Field(default_factory=list)
+    nodes: list[NodeRoundTotals] = Field(default_factory=list[NodeRoundTotals])
+    incidents: list[AggregatorIncident] = Field(default_factory=list[AggregatorIncident])
     detail: str = ""
 
 
@@ -168,7 +169,7 @@ class CheckpointResult(Message):
     key: str
     bytes_written: int
     seconds: float
-    incidents: list[AggregatorIncident] = Field(default_factory=list)
+    incidents: list[AggregatorIncident] = Field(default_factory=list[AggregatorIncident])
 
 
 class RollbackRequest(Message):
@@ -183,7 +184,7 @@ class RollbackRequest(Message):
 class RollbackResult(Message):
     version: int
     restored: int
-    incidents: list[AggregatorIncident] = Field(default_factory=list)
+    incidents: list[AggregatorIncident] = Field(default_factory=list[AggregatorIncident])
 
 
 class PublishRequest(Message):
@@ -207,7 +208,7 @@ class NodeRequest(Message):
 
     node: NodeIdentity
     provider: str
-    provider_options: dict[str, Any] = Field(default_factory=dict)
+    provider_options: dict[str, Any] = Field(default_factory=dict[str, Any])
     store_url: str
     heartbeat_seconds: float
     stall_seconds: float
@@ -234,7 +235,7 @@ class NodeCommand(Message):
 
     node: NodeIdentity
     provider: str
-    provider_options: dict[str, Any] = Field(default_factory=dict)
+    provider_options: dict[str, Any] = Field(default_factory=dict[str, Any])
     grace_seconds: float = 20.0
 
 
@@ -263,7 +264,7 @@ class NodeReport(Message):
     python: str
     platform: str
     clock: float
-    devices: list[str] = Field(default_factory=list)
+    devices: list[str] = Field(default_factory=list[str])
 
 
 class LeaseRequest(Message):
@@ -299,7 +300,7 @@ class LeaseResult(Message):
 class PauseCommand(Message):
     """Update `pause`: finish the round in flight, write a checkpoint, then hold."""
 
-    reason: str = Field("", max_length=500)
+    reason: str = Field(default="", max_length=500)
     release_nodes: bool = False
 
 
@@ -317,21 +318,21 @@ class DrainCommand(Message):
     """Update `drain`: let one node finish its round and leave; its slot is filled again."""
 
     slot: int = Field(ge=0)
-    reason: str = Field("", max_length=500)
+    reason: str = Field(default="", max_length=500)
 
 
 class ExtendCommand(Message):
     """Update `extend`: a new, later target (also for a campaign that has reached its old one)."""
 
-    rounds: int | None = Field(None, ge=1)
-    tokens: int | None = Field(None, ge=1)
+    rounds: int | None = Field(default=None, ge=1)
+    tokens: int | None = Field(default=None, ge=1)
 
 
 class SetBudgetCommand(Message):
     """Update `set_budget`; null = no limit."""
 
-    max_cost: float | None = Field(None, gt=0)
-    max_node_hours: float | None = Field(None, gt=0)
+    max_cost: float | None = Field(default=None, gt=0)
+    max_node_hours: float | None = Field(default=None, gt=0)
 
 
 class CheckpointCommand(Message):

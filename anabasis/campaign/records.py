@@ -146,9 +146,9 @@ class VersionManifest(Record):
     fingerprint: str
     delta: BlobRef | None = None
     snapshot: BlobRef | None = None
-    contributions: list[CommittedContribution] = Field(default_factory=list)
-    rejected: list[Rejection] = Field(default_factory=list)
-    missing: list[int] = Field(default_factory=list)
+    contributions: list[CommittedContribution] = Field(default_factory=list[CommittedContribution])
+    rejected: list[Rejection] = Field(default_factory=list[Rejection])
+    missing: list[int] = Field(default_factory=list[int])
     offsets: dict[str, int]
     plan: RoundPlan | None
     loss: float | None = None
@@ -186,7 +186,7 @@ class Roster(Record):
     phase: Literal["training", "paused", "finished"]
     slots: list[int]
     members: list[RosterMember]
-    attempts: dict[str, int] = Field(default_factory=dict)
+    attempts: dict[str, int] = Field(default_factory=dict[str, int])
     target_rounds: int
     target_tokens: int | None = None
     target_loss: float | None = None
@@ -258,9 +258,9 @@ class ModelVersion(Record):
     loss: float | None
     validation_loss: float | None
     tokens_total: int
-    contributors: dict[str, int] = Field(default_factory=dict)
+    contributors: dict[str, int] = Field(default_factory=dict[str, int])
     published_at: float
-    extra: dict[str, Any] = Field(default_factory=dict)
+    extra: dict[str, Any] = Field(default_factory=dict[str, Any])
 
 
 class keys:  # noqa: N801  (a namespace of functions, used as keys.version(3))

@@ -30,146 +30,195 @@ class DataSpec(_Section):
     """What is trained on."""
 
     url: str = Field(
-        "python-stdlib",
+        default="python-stdlib",
         min_length=1,
         max_length=2_048,
         description="`python-stdlib` (the source of this machine's Python), or any URL or path that smart-open "
         "opens (file, s3, gs, https; compressed or not), or a folder of text files",
     )
-    tokenizer: Literal["bytes", "bpe"] = Field("bpe", description="byte-level, or BPE trained on the data itself")
-    vocabulary_size: int = Field(1_024, ge=257, le=262_144, description="entries of the BPE (bytes: always 256)")
-    sequence_length: int = Field(128, ge=8, le=131_072, description="tokens in one sample")
-    partitions: int = Field(
-        32, ge=1, le=65_536, description="fixed lanes of the sample order; at least as many as slots"
+    tokenizer: Literal["bytes", "bpe"] = Field(
+        default="bpe", description="byte-level, or BPE trained on the data itself"
     )
-    validation_samples: int = Field(64, ge=0, le=65_536, description="samples held out from the end for evaluation")
-    max_bytes: int | None = Field(None, ge=1_024, description="use only this much of the source")
+    vocabulary_size: int = Field(
+        default=1_024, ge=257, le=262_144, description="entries of the BPE (bytes: always 256)"
+    )
+    sequence_length: int = Field(default=128, ge=8, le=131_072, description="tokens in one sample")
+    partitions: int = Field(
+        default=32, ge=1, le=65_536, description="fixed lanes of the sample order; at least as many as slots"
+    )
+    validation_samples: int = Field(
+        default=64, ge=0, le=65_536, description="samples held out from the end for evaluation"
+    )
+    max_bytes: int | None = Field(default=None, ge=1_024, description="use only this much of the source")
 
 
 class FleetSpec(_Section):
     """How many nodes, and where they come from."""
 
-    slots: int = Field(4, ge=1, le=2_000, description="seats in the fleet: nodes wanted at any time")
-    provider: str = Field("local", min_length=1, max_length=64, description="where nodes come from: local, simulated")
-    provider_options: dict[str, Any] = Field(default_factory=dict, description="what the provider needs to know")
-    start_rate_per_second: float = Field(
-        20.0, gt=0, le=25, description="nodes started per second (a child workflow costs 30-50 ms of server CPU)"
+    slots: int = Field(default=4, ge=1, le=2_000, description="seats in the fleet: nodes wanted at any time")
+    provider: str = Field(
+        default="local", min_length=1, max_length=64, description="where nodes come from: local, simulated"
     )
-    boot_timeout_seconds: Seconds = Field(120.0, description="from request to the node agent serving its queue")
-    drain_timeout_seconds: Seconds = Field(60.0, description="for a node to finish its round and leave")
+    provider_options: dict[str, Any] = Field(
+        default_factory=dict[str, Any], description="what the provider needs to know"
+    )
+    start_rate_per_second: float = Field(
+        default=20.0,
+        gt=0,
+        le=25,
+        description="nodes started per second (a child workflow costs 30-50 ms of server CPU)",
+    )
+    boot_timeout_seconds: Seconds = Field(default=120.0, description="from request to the node agent serving its queue")
+    drain_timeout_seconds: Seconds = Field(default=60.0, description="for a node to finish its round and leave")
 
 
 class TrainingSpec(_Section):
     """What happens on a node and in the merge."""
 
-    inner_steps: int = Field(20, ge=1, le=100_000, description="local optimizer steps per round of the fastest node")
-    min_inner_steps: int = Field(1, ge=1, description="a slow node does at least these")
-    work_proportional: bool = Field(True, description="slower nodes do fewer steps, weighted by tokens")
-    batch_size: int = Field(8, ge=1, le=65_536, description="samples per inner step")
-    inner_lr: float = Field(3e-3, gt=0, le=10, description="peak learning rate of the inner AdamW")
-    weight_decay: NonNegative = Field(0.1, description="of the inner AdamW")
-    betas: tuple[float, float] = Field((0.9, 0.95), description="of the inner AdamW")
-    gradient_clip: float | None = Field(1.0, gt=0, description="global norm of inner gradients; null = off")
-    warmup_fraction: float = Field(0.05, ge=0, le=1, description="share of the rounds in which the inner lr rises")
-    final_lr_fraction: float = Field(0.1, ge=0, le=1, description="inner lr at the end (cosine) as a share of the peak")
+    inner_steps: int = Field(
+        default=20, ge=1, le=100_000, description="local optimizer steps per round of the fastest node"
+    )
+    min_inner_steps: int = Field(default=1, ge=1, description="a slow node does at least these")
+    work_proportional: bool = Field(default=True, description="slower nodes do fewer steps, weighted by tokens")
+    batch_size: int = Field(default=8, ge=1, le=65_536, description="samples per inner step")
+    inner_lr: float = Field(default=3e-3, gt=0, le=10, description="peak learning rate of the inner AdamW")
+    weight_decay: NonNegative = Field(default=0.1, description="of the inner AdamW")
+    betas: tuple[float, float] = Field(default=(0.9, 0.95), description="of the inner AdamW")
+    gradient_clip: float | None = Field(default=1.0, gt=0, description="global norm of inner gradients; null = off")
+    warmup_fraction: float = Field(
+        default=0.05, ge=0, le=1, description="share of the rounds in which the inner lr rises"
+    )
+    final_lr_fraction: float = Field(
+        default=0.1, ge=0, le=1, description="inner lr at the end (cosine) as a share of the peak"
+    )
     outer_lr: float | None = Field(
-        None, gt=0, le=2, description="outer Nesterov step; null = by the number of rounds (0.7 long, 1.0 short)"
+        default=None,
+        gt=0,
+        le=2,
+        description="outer Nesterov step; null = by the number of rounds (0.7 long, 1.0 short)",
     )
     outer_momentum: float | None = Field(
-        None, ge=0, lt=1, description="outer Nesterov momentum; null = by the number of rounds (0.9 long, ramped)"
+        default=None,
+        ge=0,
+        lt=1,
+        description="outer Nesterov momentum; null = by the number of rounds (0.9 long, ramped)",
     )
     dense_warmup_rounds: int | None = Field(
-        None, ge=0, description="first rounds with few inner steps and no momentum; null = by the number of rounds"
+        default=None,
+        ge=0,
+        description="first rounds with few inner steps and no momentum; null = by the number of rounds",
     )
-    compression: Literal["int8", "none"] = Field("int8", description="of updates, in both directions")
+    compression: Literal["int8", "none"] = Field(default="int8", description="of updates, in both directions")
     deterministic: bool = Field(
-        False,
+        default=False,
         description="wait for every slot, fixed steps, inner state saved each round: a killed and resumed run "
         "is bit-identical to an undisturbed one",
     )
-    seed: int = Field(0, ge=0, le=2**31 - 1, description="of initial parameters and of the sample order")
-    device: Literal["auto", "cpu", "cuda"] = Field("auto", description="auto = cuda when there is one")
-    processes_per_node: int = Field(1, ge=1, le=64, description="torchrun processes of one node (one per device)")
-    threads_per_process: int = Field(1, ge=0, le=1_024, description="torch CPU threads; 0 = torch's own choice")
-    compile: bool = Field(False, description="torch.compile the model")
-    bf16: bool = Field(True, description="bf16 autocast on cuda")
+    seed: int = Field(default=0, ge=0, le=2**31 - 1, description="of initial parameters and of the sample order")
+    device: Literal["auto", "cpu", "cuda"] = Field(default="auto", description="auto = cuda when there is one")
+    processes_per_node: int = Field(
+        default=1, ge=1, le=64, description="torchrun processes of one node (one per device)"
+    )
+    threads_per_process: int = Field(default=1, ge=0, le=1_024, description="torch CPU threads; 0 = torch's own choice")
+    compile: bool = Field(default=False, description="torch.compile the model")
+    bf16: bool = Field(default=True, description="bf16 autocast on cuda")
 
 
 class RoundsSpec(_Section):
     """When a round closes."""
 
-    quorum: float = Field(0.5, gt=0, le=1, description="share of the slots that must contribute before a round closes")
-    min_contributors: int = Field(1, ge=1, description="and at least so many nodes")
+    quorum: float = Field(
+        default=0.5, gt=0, le=1, description="share of the slots that must contribute before a round closes"
+    )
+    min_contributors: int = Field(default=1, ge=1, description="and at least so many nodes")
     grace_factor: float = Field(
-        1.5, ge=1, le=100, description="after quorum, wait until this multiple of the expected round time"
+        default=1.5, ge=1, le=100, description="after quorum, wait until this multiple of the expected round time"
     )
-    min_deadline_seconds: Seconds = Field(2.0, description="never close an incomplete round earlier than this")
-    max_deadline_seconds: Seconds = Field(3_600.0, description="close with quorum at the latest after this")
+    min_deadline_seconds: Seconds = Field(default=2.0, description="never close an incomplete round earlier than this")
+    max_deadline_seconds: Seconds = Field(default=3_600.0, description="close with quorum at the latest after this")
     stalled_after_seconds: Seconds = Field(
-        900.0, description="no quorum for so long: the status says stalled (the campaign goes on waiting)"
+        default=900.0, description="no quorum for so long: the status says stalled (the campaign goes on waiting)"
     )
-    poll_seconds: float = Field(0.2, ge=0.01, le=60, description="between looks into the mailbox")
+    poll_seconds: float = Field(default=0.2, ge=0.01, le=60, description="between looks into the mailbox")
 
 
 class CheckpointSpec(_Section):
     """How often a campaign can be resumed from, and what is kept."""
 
-    every_rounds: int = Field(10, ge=1, le=100_000, description="rounds of a leg; a checkpoint ends each leg")
-    keep: int = Field(3, ge=2, le=10_000, description="newest checkpoints kept (older mail and deltas go with them)")
-    evaluate_every_rounds: int = Field(5, ge=0, description="validation by one node of the round; 0 = only at the end")
+    every_rounds: int = Field(default=10, ge=1, le=100_000, description="rounds of a leg; a checkpoint ends each leg")
+    keep: int = Field(
+        default=3, ge=2, le=10_000, description="newest checkpoints kept (older mail and deltas go with them)"
+    )
+    evaluate_every_rounds: int = Field(
+        default=5, ge=0, description="validation by one node of the round; 0 = only at the end"
+    )
 
 
 class HealthSpec(_Section):
     """How failures are noticed. Shorter is faster, and less tolerant of a slow network or server restart."""
 
     heartbeat_seconds: Seconds = Field(
-        30.0, description="heartbeat timeout of node work; must exceed the longest restart of the Temporal server"
+        default=30.0,
+        description="heartbeat timeout of node work; must exceed the longest restart of the Temporal server",
     )
     stall_seconds: Seconds | None = Field(
-        None, description="no step progress for so long = frozen; null = the heartbeat timeout"
+        default=None, description="no step progress for so long = frozen; null = the heartbeat timeout"
     )
     spike_factor: float = Field(
-        3.0, gt=1, description="loss above this multiple of its running mean counts as divergence"
+        default=3.0, gt=1, description="loss above this multiple of its running mean counts as divergence"
     )
     norm_factor: float = Field(
-        10.0, gt=1, description="a contribution whose norm exceeds this multiple of the round's median is rejected"
+        default=10.0,
+        gt=1,
+        description="a contribution whose norm exceeds this multiple of the round's median is rejected",
     )
 
 
 class FailureSpec(_Section):
     """Budgets per class of failure. Preemption and loss have none: machines come and go."""
 
-    user_code: int = Field(3, ge=0, description="recipe errors, before the campaign fails with the traceback")
-    diverged: int = Field(2, ge=0, description="rollbacks, before the campaign fails")
-    provision: int = Field(8, ge=0, description="consecutive refused or failed starts per slot, before giving up")
-    backoff_seconds: Seconds = Field(1.0, description="before the second start of a slot; doubles up to the maximum")
-    max_backoff_seconds: Seconds = Field(60.0, description="longest pause between starts of a slot")
+    user_code: int = Field(default=3, ge=0, description="recipe errors, before the campaign fails with the traceback")
+    diverged: int = Field(default=2, ge=0, description="rollbacks, before the campaign fails")
+    provision: int = Field(
+        default=8, ge=0, description="consecutive refused or failed starts per slot, before giving up"
+    )
+    backoff_seconds: Seconds = Field(
+        default=1.0, description="before the second start of a slot; doubles up to the maximum"
+    )
+    max_backoff_seconds: Seconds = Field(default=60.0, description="longest pause between starts of a slot")
 
 
 class BudgetSpec(_Section):
     """What may be spent. Null = no limit."""
 
-    max_cost: float | None = Field(None, gt=0, description="in the currency of the prices: checkpoint, release, stop")
-    max_node_hours: float | None = Field(None, gt=0, description="paid node-hours: checkpoint, release, stop")
-    price_per_node_hour: NonNegative = Field(0.0, description="where the provider does not say")
+    max_cost: float | None = Field(
+        default=None, gt=0, description="in the currency of the prices: checkpoint, release, stop"
+    )
+    max_node_hours: float | None = Field(default=None, gt=0, description="paid node-hours: checkpoint, release, stop")
+    price_per_node_hour: NonNegative = Field(default=0.0, description="where the provider does not say")
 
 
 class TargetSpec(_Section):
     """When the campaign is finished: whichever comes first."""
 
-    rounds: int = Field(20, ge=1, le=10_000_000, description="merged rounds")
-    tokens: int | None = Field(None, ge=1, description="committed training tokens")
-    loss: float | None = Field(None, description="training loss, mean of a round")
+    rounds: int = Field(default=20, ge=1, le=10_000_000, description="merged rounds")
+    tokens: int | None = Field(default=None, ge=1, description="committed training tokens")
+    loss: float | None = Field(default=None, description="training loss, mean of a round")
 
 
 class ControlSpec(_Section):
     """Of the workflow itself."""
 
     max_history_events: int | None = Field(
-        None, ge=200, le=20_000, description="continue-as-new after so many events; null = on the server's advice"
+        default=None,
+        ge=200,
+        le=20_000,
+        description="continue-as-new after so many events; null = on the server's advice",
     )
-    progress_seconds: Seconds = Field(5.0, description="at most one progress report to the workflow in this time")
-    approve_publish: bool = Field(False, description="wait for the `approve` update before publishing")
+    progress_seconds: Seconds = Field(
+        default=5.0, description="at most one progress report to the workflow in this time"
+    )
+    approve_publish: bool = Field(default=False, description="wait for the `approve` update before publishing")
 
 
 class CampaignSpec(_Section):
@@ -180,15 +229,17 @@ class CampaignSpec(_Section):
         description="lower-case letters, digits, hyphens; at most 63; the workflow id is campaign/<name>",
     )
     recipe: str = Field(
-        "gpt",
+        default="gpt",
         min_length=1,
         max_length=256,
         pattern=r"^[A-Za-z_][\w.]*(:[A-Za-z_]\w*)?$",
         description="`gpt`, `tiny`, or an import path such as `my_package.models:MyRecipe`",
     )
-    recipe_options: dict[str, Any] = Field(default_factory=dict, description="keyword arguments of the recipe")
+    recipe_options: dict[str, Any] = Field(
+        default_factory=dict[str, Any], description="keyword arguments of the recipe"
+    )
     store: str | None = Field(
-        None, min_length=1, max_length=2_048, description="object store URL; null = the workers' default"
+        default=None, min_length=1, max_length=2_048, description="object store URL; null = the workers' default"
     )
     target: TargetSpec = Field(default_factory=TargetSpec)
     data: DataSpec = Field(default_factory=DataSpec)
@@ -305,7 +356,8 @@ def _shown(value: Any) -> str:
 
 def _type_name(value: Any) -> str:
     names = {str: "a string", list: "a list", bool: "a boolean", int: "a number", float: "a number"}
-    return "nothing" if value is None else names.get(type(value), type(value).__name__)
+    kind: type[Any] = type(value)
+    return "nothing" if value is None else names.get(kind, kind.__name__)
 
 
 def describe_spec(model: type[BaseModel] = CampaignSpec, *, indent: int = 0) -> str:

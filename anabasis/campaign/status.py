@@ -120,7 +120,7 @@ class CampaignStatus(Model):
     merged_rounds: int | None = None
     desired_slots: int = 0
     ready_nodes: int = 0
-    nodes: list[NodeStatus] = Field(default_factory=list)
+    nodes: list[NodeStatus] = Field(default_factory=list[NodeStatus])
     checkpoint_version: int | None = None
     store_url: str = ""
     started_at: float = 0.0
@@ -128,10 +128,10 @@ class CampaignStatus(Model):
     continued: int = 0
     paid_node_seconds: float = 0.0
     cost: float = 0.0
-    ledger: dict[Bucket, float] = Field(default_factory=dict)
-    incidents: list[Incident] = Field(default_factory=list)
+    ledger: dict[Bucket, float] = Field(default_factory=dict[Bucket, float])
+    incidents: list[Incident] = Field(default_factory=list[Incident])
     incidents_total: int = 0
-    published: dict[str, int] = Field(default_factory=dict)
+    published: dict[str, int] = Field(default_factory=dict[str, int])
     failure: str = ""
 
 
