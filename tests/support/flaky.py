@@ -142,6 +142,11 @@ def _handler_of(proxy: FaultProxy) -> type[BaseHTTPRequestHandler]:
         def log_message(self, *_: object) -> None:
             pass
 
+        def handle_expect_100(self) -> bool:
+            answered = super().handle_expect_100()
+            self.wfile.flush()  # else the client waits a second before it sends the body
+            return answered
+
         def handle_any(self) -> None:
             body = self.rfile.read(int(self.headers.get("Content-Length") or 0))
             fault, over = proxy.choose(self.command)
