@@ -100,7 +100,10 @@ def _remove_blobs(store: ObjectStore, *, oldest: int, written_before: float) -> 
     doomed = [info for info in blobs if info.modified_at < written_before]
     if not doomed:
         return 0
-    referenced = _referenced(store, oldest=oldest)
+    try:
+        referenced = _referenced(store, oldest=oldest)
+    except (CorruptData, ObjectNotFound):
+        return 0  # a version that nobody can read may need any of them
     gone = [info.key for info in doomed if info.key not in referenced]
     for key in gone:
         store.delete(key)
@@ -111,7 +114,7 @@ def _referenced(store: ObjectStore, *, oldest: int) -> set[str]:
     """Keys of full parameters and outer states that are needed.
 
     Raises:
-        CorruptData: a version cannot be read, so nobody knows what it needs; nothing must be removed.
+        CorruptData, ObjectNotFound: a version cannot be read, so nobody knows what it needs.
     """
     found: set[str] = set()
     for version in list_checkpoints(store):
