@@ -21,6 +21,7 @@ from temporalio.exceptions import ApplicationError, CancelledError
 from activities.beating import Beating
 from activities.failures import as_application_error
 from activities.progress import ProgressSignals
+from activities.providers.base import known_providers
 from activities.warm import WarmAggregators
 from anabasis.campaign import messages as m
 from anabasis.campaign.records import keys
@@ -33,8 +34,6 @@ from anabasis.training import checkpointing, publish
 from anabasis.training.aggregator import Aggregator, Interrupted
 from anabasis.training.preflight import preflight
 from anabasis.training.prepare import prepare_campaign
-
-KNOWN_PROVIDERS = frozenset({"local", "simulated"})
 
 HANDOVER_DELAY = timedelta(milliseconds=200)
 """Before the next attempt of an activity whose worker shut down: another worker may take it at once."""
@@ -74,7 +73,7 @@ class AggregatorActivities:
     def preflight(self, request: m.PreflightRequest) -> m.PreflightReport:
         """Check what can be checked quickly; problems are the result, not a failure."""
         with _work("preflight") as tick:
-            return preflight(request, providers=KNOWN_PROVIDERS, tick=tick)
+            return preflight(request, providers=frozenset(known_providers()), tick=tick)
 
     @activity.defn(no_thread_cancel_exception=True)
     def prepare(self, request: m.PrepareRequest) -> m.PrepareResult:

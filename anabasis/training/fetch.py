@@ -15,8 +15,10 @@ from dataclasses import dataclass
 from anabasis.errors import CorruptData
 from anabasis.storage.base import ObjectStore
 
-PIECE_BYTES = 4 << 20
-"""Per request: large enough to hide a store's latency, small enough to show progress on a slow link."""
+PIECES = 8
+MIN_PIECE_BYTES, MAX_PIECE_BYTES = 1 << 20, 8 << 20
+"""Per request: an eighth of the object within these limits. Large enough to hide a store's latency, small enough to
+show progress on a slow link and to cost little memory beside the object itself."""
 
 SLACK_BYTES = 16 << 10
 """Contributions of one model differ by the digits in their headers; a buffer must do for all of them."""
@@ -77,8 +79,9 @@ def fetch(
         ObjectNotFound: there is none. CorruptData: it is not as long as promised.
     """
     buffer = shelf.take(size_bytes)
-    for start in range(0, max(size_bytes, 1), PIECE_BYTES):
-        length = min(PIECE_BYTES, size_bytes - start)
+    step = min(max(MIN_PIECE_BYTES, -(-size_bytes // PIECES)), MAX_PIECE_BYTES)
+    for start in range(0, max(size_bytes, 1), step):
+        length = min(step, size_bytes - start)
         piece = store.get(key) if length == size_bytes else store.get(key, start=start, length=length)
         if len(piece) != length:
             raise CorruptData(f"{key}: {len(piece)} bytes at {start}, {length} promised")

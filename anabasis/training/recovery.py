@@ -151,8 +151,8 @@ class Recovery:
             manifest=replica.manifest,
             parameters=replica.image,
             outer=OuterState(count),
-            # Half the parameters' size: the mail of two nodes at int8; more of it goes to temporary files.
-            shelf=Shelf(memory_bytes=max(MIN_SHELF_BYTES, 2 * count)),
+            # The mail of one node at int8 (of large models); more of it goes to temporary files.
+            shelf=Shelf(memory_bytes=max(MIN_SHELF_BYTES, count + count // 100)),
         )
 
     def _repeat_merge(self, state: GlobalState, manifest: VersionManifest) -> None:

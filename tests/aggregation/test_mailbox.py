@@ -90,7 +90,7 @@ def test_mail_beyond_the_memory_allowance_goes_to_files_and_is_the_same(tmp_path
 
 
 def test_large_objects_come_in_pieces(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(fetching, "PIECE_BYTES", 1_000)
+    monkeypatch.setattr(fetching, "MIN_PIECE_BYTES", 1_000)
     store, data, ticks = open_store((tmp_path / "s").as_uri()), bytes(range(256)) * 17, []
     store.put("k", data)
     shelf = Shelf(memory_bytes=1 << 20)
