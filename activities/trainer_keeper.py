@@ -137,7 +137,8 @@ class TrainerKeeper:
 
     def _listen(self, trainer: TrainerProcess, *, elapsed: float) -> None:
         if trainer.read():
-            self._spoken = True
+            # Importing torch and loading a model can be silent for long on a busy machine: it has its own grace.
+            self._spoken = self._spoken or trainer.progress.phase != "starting"
             self._silent_seconds = 0.0
             self.signs_of_life += 1
             self.last_sign_at = trainer.progress.at or time.time()

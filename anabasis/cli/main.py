@@ -13,14 +13,14 @@ import sys
 import traceback
 from typing import NoReturn
 
-from anabasis.cli import doctor, exits, models, operate, report, spec, stack, start, status, watch
+from anabasis.cli import demo, doctor, exits, models, operate, report, spec, stack, start, status, watch
 from anabasis.cli.app import app
 from anabasis.errors import AnabasisError, InvalidSpec
 from anabasis.logs import redact_text
 
 DEBUG_VARIABLE = "ANABASIS_DEBUG"
 
-COMMAND_MODULES = (stack, doctor, spec, start, status, watch, operate, models, report)
+COMMAND_MODULES = (demo, stack, doctor, spec, start, status, watch, operate, models, report)
 """Importing them has put their commands on `app`; `--help` shows them in this order."""
 
 _PLACES = {module.__name__: place for place, module in enumerate(COMMAND_MODULES)}
