@@ -8,6 +8,7 @@ import threading
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Any, TypeVar
 from urllib.parse import urlsplit
 
@@ -34,6 +35,7 @@ RETRY_WITHIN_SECONDS = 10.0
 
 FIRST_DELAY_SECONDS = 0.1
 MAX_CONNECTIONS = 32
+MAX_SHARED = 8
 
 T = TypeVar("T")
 
@@ -77,13 +79,14 @@ class Connection:
 
     @classmethod
     def from_environment(cls, *, bucket: str) -> Connection:
-        """Endpoint, region and credentials from the environment and AWS's configuration files."""
+        """Endpoint, region and credentials from the environment and AWS's configuration files.
+
+        A process has one connection per bucket and environment: a client costs a tenth of a second and some memory.
+        """
         names = ("ANABASIS_S3_ENDPOINT", "AWS_ENDPOINT_URL_S3", "AWS_ENDPOINT_URL")
-        return cls(
-            bucket=bucket,
-            endpoint=next((os.environ[name] for name in names if os.environ.get(name)), None),
-            region=os.environ.get("AWS_REGION") or None,
-        )
+        endpoint = next((os.environ[name] for name in names if os.environ.get(name)), None)
+        settings = tuple(sorted(item for item in os.environ.items() if item[0].startswith("AWS_")))
+        return _shared(os.getpid(), bucket, endpoint, settings)
 
     def client(self) -> Any:
         """The boto3 client. Raises `StoreDenied` when the configuration makes no sense."""
@@ -143,3 +146,9 @@ class Connection:
         place = f"s3://{self.bucket}/{key}" if key else f"s3://{self.bucket}"
         host = urlsplit(self._endpoint).netloc.rpartition("@")[2] if self._endpoint else ""
         return f"{operation} {place}{f' at {host}' if host else ''}"
+
+
+@lru_cache(maxsize=MAX_SHARED)
+def _shared(_process: int, bucket: str, endpoint: str | None, _settings: tuple[tuple[str, str], ...]) -> Connection:
+    """By process, too: sockets must not be shared with a forked child."""
+    return Connection(bucket=bucket, endpoint=endpoint, region=os.environ.get("AWS_REGION") or None)

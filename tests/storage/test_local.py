@@ -6,6 +6,7 @@ import fcntl
 import os
 import time
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -13,6 +14,11 @@ from anabasis.errors import PreconditionFailed, StoreDenied, StoreUnavailable
 from anabasis.storage import local, open_store
 from anabasis.storage.base import ObjectStore
 from tests.support.flaky import small_disk
+
+
+PLAIN: dict[str, Any] = {}
+CREATE: dict[str, Any] = {"if_absent": True}
+SWAP: dict[str, Any] = {"if_match": "0-0-0"}
 
 
 def files_below(folder: Path) -> list[str]:
@@ -23,7 +29,7 @@ def test_a_full_disk_is_an_outage_that_says_what_to_do_and_leaves_nothing(tmp_pa
     with small_disk(tmp_path / "disk", size_bytes=1 << 20) as disk:
         store = open_store(str(disk))
         etag = store.put("small", b"kept")
-        for options in ({}, {"if_absent": True}):
+        for options in (PLAIN, CREATE):
             with pytest.raises(StoreUnavailable, match=r"2097152 bytes.*disk is full.*free some space"):
                 store.put("big", bytes(2 << 20), **options)
         with pytest.raises(StoreUnavailable):
@@ -59,7 +65,7 @@ def test_a_file_in_the_way_is_the_users_to_mend(tmp_path: Path) -> None:
 def test_an_object_cannot_be_where_a_folder_is(tmp_path: Path) -> None:
     store = open_store(str(tmp_path))
     store.put("a/b", b"x")
-    for options in ({}, {"if_absent": True}, {"if_match": "x"}):
+    for options in (PLAIN, CREATE, SWAP):
         with pytest.raises(StoreDenied, match="is a folder"):
             store.put("a", b"y", **options)
     store.delete("a")

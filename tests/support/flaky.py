@@ -139,7 +139,7 @@ def _handler_of(proxy: FaultProxy) -> type[BaseHTTPRequestHandler]:
             with suppress(OSError, ValueError):
                 super().finish()
 
-        def log_message(self, *_: object) -> None:
+        def log_message(self, format: str, *args: object) -> None:
             pass
 
         def handle_expect_100(self) -> bool:
