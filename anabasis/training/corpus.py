@@ -32,7 +32,7 @@ PROBE_BYTES = 1 << 10
 """Read to see that a source can be read, and that a file of a folder is text."""
 
 NETWORK_TIMEOUT_SECONDS = 30.0
-"""For a web server or bucket to answer; reads that stall longer count as an outage."""
+"""For a web server to answer; reads that stall longer count as an outage."""
 
 _SKIPPED_FOLDERS = frozenset(
     {"test", "tests", "idle_test", "site-packages", "dist-packages", "__pycache__", "lib-dynload"}
@@ -168,21 +168,10 @@ def _open(part: str) -> IO[bytes]:
     if scheme in ("http", "https"):
         parameters["timeout"] = NETWORK_TIMEOUT_SECONDS
     elif scheme.startswith("s3"):
-        parameters["client"] = _s3_client()
+        from anabasis.storage.s3_connection import Connection
+
+        parameters["client"] = Connection.from_environment(bucket=urlsplit(part).netloc).client()
     return cast("IO[bytes]", smart_open.open(part, "rb", transport_params=parameters))
-
-
-def _s3_client() -> Any:
-    import boto3
-    from botocore.config import Config
-
-    timeouts = Config(
-        connect_timeout=NETWORK_TIMEOUT_SECONDS / 3,
-        read_timeout=NETWORK_TIMEOUT_SECONDS,
-        retries={"mode": "standard", "total_max_attempts": 3},
-    )
-    endpoint = os.environ.get("ANABASIS_S3_ENDPOINT") or os.environ.get("AWS_ENDPOINT_URL")
-    return boto3.client("s3", endpoint_url=endpoint, config=timeouts)
 
 
 def _local_path(url: str) -> Path | None:

@@ -8,7 +8,7 @@ moves no offset, and one that is there is adopted by the next life of the same n
 from __future__ import annotations
 
 import time
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from pathlib import Path
 from typing import Literal
 
@@ -28,7 +28,7 @@ from anabasis.training.node_setup import build_trainer, check_layout
 from anabasis.training.outbox import Outbox
 from anabasis.training.pace import Every, PollPace, round_seconds_allowed
 from anabasis.training.patience import Interrupted, Patience
-from anabasis.training.progress import Meter
+from anabasis.training.progress import Meter, transfer_seconds
 from anabasis.training.replica import Replica
 from anabasis.training.sampling import committed_offsets
 from anabasis.training.team import Solo, Team
@@ -38,6 +38,12 @@ ROSTER_EVERY_SECONDS = 1.0
 
 KEEP_ALIVE_SECONDS = 10.0
 """The other processes of this node wait for their leader and take it for dead after much longer."""
+
+BUILD_SECONDS = 300.0
+"""For the recipe to build its model, without a sign of life."""
+
+COMPILE_SECONDS = 900.0
+"""For the first step of a compiled model, without a sign of life."""
 
 LOAD_ATTEMPTS = 3
 """A replica that cannot be built is built anew this often: what was damaged on the way is not the next time."""
@@ -90,6 +96,7 @@ class NodeLoop:
         self._keep_alive_due = Every(KEEP_ALIVE_SECONDS)
         self._tried_version = -1
         self._adopted = False
+        self._compiling = ExitStack()
 
     def run(self) -> Literal["finished", "stopped"]:
         """Take part until the end.
@@ -122,7 +129,7 @@ class NodeLoop:
 
     def _join(self) -> None:
         self._progress.tick("starting")
-        with self._meter.timing("sync"):
+        with self._meter.timing("sync"), self._progress.vouched(BUILD_SECONDS):
             self._trainer = build_trainer(
                 self._store,
                 spec=self._spec,
@@ -131,7 +138,10 @@ class NodeLoop:
                 team=self._team,
                 on_progress=self._progress.tick,
             )
+        with self._meter.timing("sync"):
             self._replica = self._load()
+        if self._spec.training.compile:
+            self._compiling.enter_context(self._progress.vouched(COMPILE_SECONDS))
         check_layout(self._trainer, self._replica.layout)
         self._memory = Memory(
             self._trainer, self._store, slot=self._member.slot, deterministic=self._spec.training.deterministic
@@ -142,7 +152,7 @@ class NodeLoop:
     def _load(self) -> Replica:
         for attempt in range(1, LOAD_ATTEMPTS + 1):
             try:
-                replica = Replica.load(self._store, on_progress=self._progress.words)
+                replica = self._load_once()
             except (CorruptData, ObjectNotFound) as error:
                 _log.warning("replica_not_loaded", attempt=attempt, reason=str(error))
                 if attempt == LOAD_ATTEMPTS:
@@ -152,6 +162,12 @@ class NodeLoop:
             self._progress.version = replica.version
             return replica
         raise AssertionError("unreachable")
+
+    def _load_once(self) -> Replica:
+        first = read_version(self._store, 0)
+        size = first.snapshot.size_bytes if first.snapshot else 0
+        with self._progress.vouched(transfer_seconds(size)):
+            return Replica.load(self._store, on_progress=self._progress.words)
 
     # --- one turn ---------------------------------------------------------------------------------------
 
@@ -186,9 +202,11 @@ class NodeLoop:
     def _follow(self, manifest: VersionManifest) -> None:
         """Become the next version; if that fails, the newest one, from scratch."""
         before = self._replica.version
+        blob = manifest.delta or manifest.snapshot
         with self._meter.timing("sync"):
             try:
-                self._replica.advance(self._store, manifest, on_progress=self._progress.words)
+                with self._progress.vouched(transfer_seconds(blob.size_bytes if blob else 0)):
+                    self._replica.advance(self._store, manifest, on_progress=self._progress.words)
                 passed = [manifest]
             except (CorruptData, ObjectNotFound) as error:
                 _log.warning("replica_reloaded", version=manifest.version, reason=str(error))
@@ -225,7 +243,7 @@ class NodeLoop:
             self._memory.close_round(committed=False)
             return
         self._progress.tick("uploading")
-        with self._meter.timing("sync"):
+        with self._meter.timing("sync"), self._progress.vouched(transfer_seconds(self._replica.flat.nbytes)):
             self._send(manifest, result, validation_loss=validation_loss)
 
     def _adopt(self, manifest: VersionManifest) -> bool:
@@ -268,11 +286,13 @@ class NodeLoop:
                 return False
             return steps < least or time.monotonic() - started < allowed
 
+        def on_step() -> None:
+            self._compiling.close()
+            self._progress.stepped(tokens=tokens)
+
         self._progress.tick("training")
-        with self._lookout(manifest) as lookout:
-            result = self._trainer.run(
-                work, self._replica.flat, go_on=go_on, on_step=lambda: self._progress.stepped(tokens=tokens)
-            )
+        with self._lookout(manifest) as lookout, self._compiling:
+            result = self._trainer.run(work, self._replica.flat, go_on=go_on, on_step=on_step)
         self._roster = lookout.roster
         self._check_seat()
         cut_short = self._patience.stop() and result.steps < work.steps

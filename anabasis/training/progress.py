@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import json
 import os
+import threading
 import time
-from collections.abc import Callable
-from contextlib import suppress
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, Literal
 
@@ -15,6 +16,14 @@ from anabasis.training.user_code import traceback_text
 
 WRITE_EVERY_SECONDS = 0.2
 """Between writes of the progress file: the agent looks about once a second, and a write costs 50 µs."""
+
+VOUCH_EVERY_SECONDS = 1.0
+
+SLOWEST_BYTES_PER_SECOND = 250_000
+"""A line slower than 2 Mbit/s cannot take part in training; a transfer that takes longer counts as stuck."""
+
+TRANSFER_SECONDS = 60.0
+"""For the smallest transfer: the store's own timeouts and retries fit in."""
 
 INTERNAL_ERROR = "InternalError"
 """Type of a failure that is no error of `anabasis.errors`."""
@@ -61,21 +70,42 @@ class Progress:
         self._clock = clock
         self._written_at = -WRITE_EVERY_SECONDS
         self._written_phase = ""
+        self._guard = threading.Lock()
 
     def tick(self, phase: Phase | None = None) -> None:
         """Something was done; now in this phase (None: as before). Writes at most every 0.2 s, or on a new phase."""
-        self.ticks += 1
-        if phase is not None:
-            self.phase = phase
-        now = self._clock()
-        if self.phase != self._written_phase or now - self._written_at >= WRITE_EVERY_SECONDS:
-            self._written_at = now
-            self._written_phase = self.phase
-            self._write()
+        with self._guard:
+            self.ticks += 1
+            if phase is not None:
+                self.phase = phase
+            now = self._clock()
+            if self.phase != self._written_phase or now - self._written_at >= WRITE_EVERY_SECONDS:
+                self._written_at = now
+                self._written_phase = self.phase
+                self._write()
 
     def words(self, _: str) -> None:
         """`tick` for callers that report in words."""
         self.tick()
+
+    @contextmanager
+    def vouched(self, seconds: float) -> Iterator[None]:
+        """Within it, a thread ticks: for one long call that cannot, and is trusted for at most so many seconds.
+
+        A frozen process does not tick all the same, since all of its threads are.
+        """
+        over = threading.Event()
+
+        def vouch() -> None:
+            deadline = self._clock() + seconds
+            while not over.wait(VOUCH_EVERY_SECONDS) and self._clock() < deadline:
+                self.tick()
+
+        threading.Thread(target=vouch, name="voucher", daemon=True).start()
+        try:
+            yield
+        finally:
+            over.set()
 
     def stepped(self, *, tokens: int) -> None:
         """One inner step was done."""
@@ -98,6 +128,11 @@ class Progress:
         if partial is not None:
             with suppress(OSError):
                 partial.replace(self.path)
+
+
+def transfer_seconds(size_bytes: int) -> float:
+    """How long a transfer may take without being taken for stuck."""
+    return TRANSFER_SECONDS + size_bytes / SLOWEST_BYTES_PER_SECOND
 
 
 class Meter:

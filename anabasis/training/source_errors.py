@@ -9,7 +9,7 @@ from __future__ import annotations
 import errno
 from collections.abc import Iterator
 
-from anabasis.errors import AnabasisError, InvalidSpec, StoreUnavailable
+from anabasis.errors import AnabasisError, InvalidSpec, StoreDenied, StoreUnavailable
 
 _MISTAKES = (FileNotFoundError, PermissionError, IsADirectoryError, NotADirectoryError, NotImplementedError)
 
@@ -45,7 +45,7 @@ def explain_failure(error: Exception, *, url: str, outage_is_final: bool) -> Ana
     Returns:
         InvalidSpec (path `data.url`) or StoreUnavailable.
     """
-    if isinstance(error, AnabasisError):
+    if isinstance(error, AnabasisError) and not isinstance(error, StoreDenied):
         return error
     if _may_pass(error) and not outage_is_final:
         return StoreUnavailable(f"data source {url!r} does not answer: {_first_line(error)}")

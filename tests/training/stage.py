@@ -107,20 +107,23 @@ def mail_of(world: World, version: int, *, slot: int = 0, attempt: int = 1) -> A
     return unpack_contribution(world.store.get(info.key))[0] if info else None
 
 
+SECTIONS: dict[str, Any] = {
+    "fleet": {"slots": 1},
+    "training": {
+        "inner_steps": 10,
+        "batch_size": 4,
+        "inner_lr": 3e-2,
+        "warmup_fraction": 0,
+        "dense_warmup_rounds": 0,
+        "deterministic": False,
+    },
+    "target": {"rounds": 1_000},
+}
+
+
 def learnable(folder: Path, **sections: Any) -> World:
     """A campaign of one slot that learns something in a second."""
-    values: dict[str, Any] = {
-        "fleet": {"slots": 1},
-        "training": {
-            "inner_steps": 10,
-            "batch_size": 4,
-            "inner_lr": 3e-2,
-            "warmup_fraction": 0,
-            "dense_warmup_rounds": 0,
-            "deterministic": False,
-        },
-        "target": {"rounds": 1_000},
-    }
+    values = dict(SECTIONS)
     for section, fields in sections.items():
         values[section] = {**values.get(section, {}), **fields} if isinstance(fields, dict) else fields
     return World(folder, **values)
