@@ -7,7 +7,7 @@ Python. `parse_spec` reports every problem at once, by path; `describe_spec` doc
 from __future__ import annotations
 
 import json
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, cast
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
@@ -356,7 +356,7 @@ def _shown(value: Any) -> str:
 
 def _type_name(value: Any) -> str:
     names = {str: "a string", list: "a list", bool: "a boolean", int: "a number", float: "a number"}
-    kind: type[Any] = type(value)
+    kind: type[Any] = cast("type[Any]", type(value))
     return "nothing" if value is None else names.get(kind, kind.__name__)
 
 

@@ -7,12 +7,12 @@ import time
 from pathlib import Path
 
 import pytest
-from anabasis.storage.blobs import hash_bytes
 
 from anabasis.campaign.records import BlobRef, ModelVersion
 from anabasis.cli import exits
 from anabasis.storage import registry
 from anabasis.storage.base import ObjectStore
+from anabasis.storage.blobs import hash_bytes
 from tests.cli.committed import write_versions
 from tests.cli.conftest import Cli
 from tests.support.temporal import TemporalServer

@@ -15,7 +15,6 @@ from anabasis.storage import local, open_store
 from anabasis.storage.base import ObjectStore
 from tests.support.flaky import small_disk
 
-
 PLAIN: dict[str, Any] = {}
 CREATE: dict[str, Any] = {"if_absent": True}
 SWAP: dict[str, Any] = {"if_match": "0-0-0"}
