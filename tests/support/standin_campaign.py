@@ -2,7 +2,8 @@
 
 For tests of the client and the commands, which must see every phase quickly and on demand. `recipe_options` steer it:
 `round_seconds` (default 0: none; a timer takes a second at least), `fail_at` (round at which it fails), `hold_at`
-(round at which it waits for `extend`), `incident_at` (round at which a node is lost), `continue_every` (rounds per run before continue-as-new).
+(round at which it waits for `extend`), `incident_at` (round at which a node is lost), `continue_every` (rounds per
+run before continue-as-new).
 
 `python -m tests.support.standin_campaign` serves it until SIGTERM.
 """
