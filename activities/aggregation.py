@@ -26,7 +26,7 @@ from activities.warm import WarmAggregators
 from anabasis.campaign import messages as m
 from anabasis.campaign.records import keys
 from anabasis.campaign.spec import parse_spec
-from anabasis.errors import AnabasisError
+from anabasis.errors import AnabasisError, UserCodeError
 from anabasis.storage import open_store
 from anabasis.storage.base import ObjectStore
 from anabasis.storage.resilient import Resilient
@@ -34,6 +34,7 @@ from anabasis.training import checkpointing, publish
 from anabasis.training.aggregator import Aggregator, Interrupted
 from anabasis.training.preflight import preflight
 from anabasis.training.prepare import prepare_campaign
+from anabasis.training.user_code import traceback_text
 
 HANDOVER_DELAY = timedelta(milliseconds=200)
 """Before the next attempt of an activity whose worker shut down: another worker may take it at once."""
@@ -162,6 +163,9 @@ def _work(name: str, *, campaign: str = "", also: Tick | None = None) -> Iterato
             if activity.is_cancelled():
                 raise CancelledError(str(stop)) from None
             raise ApplicationError(str(stop), type="WorkerShutdown", next_retry_delay=HANDOVER_DELAY) from None
+        except UserCodeError as error:
+            _log.warning("activity_failed", error=error.kind, reason=str(error))
+            raise as_application_error(UserCodeError(traceback_text(error))) from error
         except AnabasisError as error:
             _log.warning("activity_failed", error=error.kind, reason=str(error))
             raise as_application_error(error) from error

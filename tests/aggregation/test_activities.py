@@ -22,6 +22,7 @@ from temporalio.worker import UnsandboxedWorkflowRunner, Worker
 from activities.aggregation import AggregatorActivities
 from activities.warm import WarmAggregators
 from anabasis.campaign import messages as m
+from anabasis.training.recipe import Recipe
 from tests.aggregation.world import NAME, World, spec_for
 from tests.support.wait import wait_until
 
@@ -166,6 +167,30 @@ async def test_a_bad_spec_is_a_failure_that_is_not_tried_again(
     failure = caught.value.cause.cause
     assert isinstance(failure, ApplicationError)
     assert (failure.type, failure.non_retryable) == ("InvalidSpec", True)
+
+
+class Broken(Recipe):
+    """A recipe whose model cannot be built."""
+
+    def build_model(self, vocabulary_size: int, sequence_length: int) -> Any:
+        raise RuntimeError("out of ideas")
+
+
+async def test_a_recipe_that_raises_fails_with_its_traceback(
+    tmp_path: Path, temporal_client: Client, queue: str
+) -> None:
+    spec = spec_for(tmp_path, recipe="tests.aggregation.test_activities:Broken")
+    request = m.PrepareRequest(spec=spec.model_dump(mode="json"), store_url=(tmp_path / "store").as_uri())
+    async with serving(temporal_client, queue):
+        handle = await started(temporal_client, queue, "prepare", request, attempts=5)
+        with pytest.raises(WorkflowFailureError) as caught:
+            await handle.result()
+    assert isinstance(caught.value.cause, ActivityError)
+    failure = caught.value.cause.cause
+    assert isinstance(failure, ApplicationError)
+    assert failure.type == "UserCodeError"
+    assert "out of ideas" in failure.message
+    assert 'raise RuntimeError("out of ideas")' in failure.message
 
 
 async def test_a_cancelled_leg_returns_what_was_committed(tmp_path: Path, temporal_client: Client, queue: str) -> None:
