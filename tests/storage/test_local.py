@@ -106,6 +106,8 @@ def test_a_frozen_holder_of_the_lock_is_an_outage(
     fcntl.flock(folder, fcntl.LOCK_EX)
     with pytest.raises(StoreUnavailable, match=r"locked.*frozen"):
         folder_store.put("a/k", b"y")
+    with pytest.raises(StoreUnavailable, match="locked"):
+        folder_store.delete("a/k")
     assert folder_store.get("a/k") == b"x", "readers are not in its way"
     folder_store.put("b/k", b"other folders neither")
     os.close(folder)
