@@ -168,7 +168,7 @@ class S3Server:
 
     def _remove_sockets(self) -> None:
         """SeaweedFS leaves these behind, in a place that cannot be chosen."""
-        for part in ("master", "volume", "filer", "s3"):
+        for part in ("master", "volume", "filer", "s3", "admin"):
             socket_file = Path("/tmp", f"seaweedfs-{part}-grpc-{self._ports[f'{part}.port.grpc']}.sock")
             socket_file.unlink(missing_ok=True)
 
