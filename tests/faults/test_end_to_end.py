@@ -91,7 +91,7 @@ async def test_a_campaign_survives_killed_and_frozen_processes(
     assert {"lost", "frozen"} <= {incident.kind for incident in final.incidents}
     assert all(incident.mended_at is not None for incident in final.incidents)
     assert sum(final.ledger.values()) == pytest.approx(final.paid_node_seconds)
-    untouched = [node for node in (home / "nodes" / "survivor").glob("2-*")]
+    untouched = list((home / "nodes" / "survivor").glob("2-*"))
     assert [int(json.loads((node / "trainer.pid").read_text())["pid"]) for node in untouched] == [bystander]
     await _no_secret_in_histories(client)
     stack.signal(signal.SIGTERM)
