@@ -10,6 +10,7 @@ written.
 
 from __future__ import annotations
 
+import fcntl
 import json
 import sqlite3
 import time
@@ -87,7 +88,9 @@ class CloudTable:
     def create(self) -> None:
         """Make the file, unless it is there and whole."""
         self.path.parent.mkdir(parents=True, exist_ok=True)
-        with self._open(mode="rwc") as db:
+        # One at a time: SQLite answers "locked" at once, however patient its caller is, to two that turn WAL on.
+        with self.path.with_suffix(".lock").open("a") as guard, self._open(mode="rwc") as db:
+            fcntl.flock(guard, fcntl.LOCK_EX)  # held for the milliseconds below; the kernel frees a dead holder's
             # Readers and the writer do not block each other; a power cut may cost the last requests, like a cloud's.
             db.execute("PRAGMA journal_mode=WAL")
             db.executescript(_SCHEMA)
