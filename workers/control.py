@@ -29,6 +29,10 @@ GRACEFUL_SECONDS = 5.0
 MAX_ACTIVITIES = 200
 """At once: releasing a fleet is many polite waits side by side."""
 
+STICKY_SECONDS = 3.0
+"""What a killed worker costs its workflows: so long tasks wait for its cache before another worker takes them.
+A live worker answers in milliseconds; one that does not in three seconds only has its workflows replayed elsewhere."""
+
 _log = structlog.get_logger(__name__)
 
 
@@ -41,6 +45,7 @@ def build_worker(client: object, *, max_cached_workflows: int = 1_000) -> Worker
         activities=[*NODE_ACTIVITIES, *RECORD_ACTIVITIES],
         max_concurrent_activities=MAX_ACTIVITIES,
         max_cached_workflows=max_cached_workflows,
+        sticky_queue_schedule_to_start_timeout=timedelta(seconds=STICKY_SECONDS),
         graceful_shutdown_timeout=timedelta(seconds=GRACEFUL_SECONDS),
         on_fatal_error=exit_on_fatal_error,
     )
