@@ -90,16 +90,21 @@ class RestartRule:
         most_seconds: longest pause.
         crashes_allowed: that many within the window are mended by starting again; one more ends the stack.
         window_seconds: crashes longer ago than this are forgotten.
+        steady_seconds: a child that lived so long was sound: its end is an accident, not part of a crash loop.
     """
 
     first_seconds: float = 0.5
     most_seconds: float = 30.0
     crashes_allowed: int = 5
     window_seconds: float = 600.0
+    steady_seconds: float = 5.0
     _crashes: list[float] = field(default_factory=list[float])
 
-    def pause_after_crash(self, *, now: float) -> float | None:
+    def pause_after_crash(self, *, now: float, lived: float = 0.0) -> float | None:
         """Seconds to wait before starting again; None = give up. `now` is monotonic, in seconds."""
+        if lived >= self.steady_seconds:
+            self._crashes.clear()
+            return self.first_seconds
         self._crashes = [at for at in self._crashes if now - at < self.window_seconds]
         self._crashes.append(now)
         if len(self._crashes) > self.crashes_allowed:

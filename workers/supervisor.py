@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 import sys
+import time
 from collections.abc import AsyncIterator, Callable, Coroutine
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass
@@ -145,7 +146,8 @@ class Supervisor:
         rule = RestartRule()
         while True:
             code = await child.wait()
-            pause = rule.pause_after_crash(now=asyncio.get_running_loop().time())
+            lived = time.time() - child.started_at
+            pause = rule.pause_after_crash(now=asyncio.get_running_loop().time(), lived=lived)
             reason = last_message(child.spec.log)
             if pause is None:
                 raise StackError(

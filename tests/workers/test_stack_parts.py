@@ -32,6 +32,12 @@ def test_crashes_long_ago_are_forgotten() -> None:
     assert [rule.pause_after_crash(now=now) for now in (0, 200, 400)] == [0.5, 0.5, 0.5]
 
 
+def test_accidents_of_sound_children_never_end_the_stack() -> None:
+    rule = RestartRule(crashes_allowed=1, steady_seconds=5)
+    assert [rule.pause_after_crash(now=6.0 * count, lived=5.5) for count in range(20)] == [0.5] * 20
+    assert [rule.pause_after_crash(now=200.0 + count, lived=0.5) for count in range(2)] == [0.5, None]
+
+
 @given(st.lists(st.floats(0, 1e6), max_size=30))
 def test_restart_pauses_are_bounded(gaps: list[float]) -> None:
     rule, now = RestartRule(), 0.0
