@@ -269,6 +269,7 @@ class keys:  # noqa: N801  (a namespace of functions, used as keys.version(3))
     SPEC = "spec.json"
     ROSTER = "roster.json"
     DATASET = "dataset/manifest.json"
+    PROBE = "probe"
 
     @staticmethod
     def campaign_root(name: str) -> str:

@@ -13,7 +13,7 @@ from typing import NoReturn
 
 from anabasis.campaign import rounds
 from anabasis.campaign.messages import AggregatorIncident, LegResult, ProgressReport
-from anabasis.campaign.records import Roster, VersionManifest
+from anabasis.campaign.records import Roster, VersionManifest, keys
 from anabasis.campaign.spec import CampaignSpec
 from anabasis.errors import AnabasisError, CorruptData, Diverged, Fenced, ObjectNotFound
 from anabasis.storage.base import ObjectStore
@@ -35,11 +35,17 @@ class Interrupted(AnabasisError):
     """Raised by the owner's tick: stop now, nothing is lost."""
 
 
-@dataclass(frozen=True, slots=True)
+PROBE_SECONDS = 5.0
+PROBE_BYTES = 1 << 20
+"""Of an overdue round: nodes may be silent because the store takes no writes. As large as their mail, up to this."""
+
+
+@dataclass(slots=True)
 class _RoundInFlight:
     opened_at: float
     overdue_at: float
     stalled_at: float
+    probed_at: float = 0.0
 
 
 def _nothing(_: str) -> None:
@@ -226,6 +232,7 @@ class Aggregator:
                     return
                 if isinstance(verdict, rounds.Hopeless):
                     raise Diverged(f"version {state.manifest.version}: {verdict.reason}")
+                self._probe(state)
                 self._pause(spec, verdict)
         finally:
             self._incidents.extend(mailbox.incidents)
@@ -314,6 +321,15 @@ class Aggregator:
         while (roster := read_roster(self.store)) is None:
             self._pause_for("the roster to be written", seconds=1.0)
         return roster
+
+    def _probe(self, state: GlobalState) -> None:
+        """Write what a node would have to write: when that fails, the wait is the store's, and is said to be."""
+        now, current = self.clock(), self._round
+        if current is None or now < max(current.overdue_at, current.probed_at + PROBE_SECONDS):
+            return
+        self.store.put(keys.PROBE, bytes(min(state.count, PROBE_BYTES)))
+        self.store.delete(keys.PROBE)
+        current.probed_at = self.clock()
 
     def _pause(self, spec: CampaignSpec, wait: rounds.Wait) -> None:
         seconds = spec.rounds.poll_seconds
