@@ -1,10 +1,9 @@
-"""A Temporal with its Web UI, workers that serve campaigns, and a real headless Chromium."""
+"""The real stack with Temporal's Web UI, and a real headless Chromium."""
 
 from __future__ import annotations
 
-import os
 import shutil
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -14,7 +13,8 @@ from selenium import webdriver
 from selenium.webdriver.chrome.service import Service
 
 from tests.support.processes import Processes
-from tests.support.temporal import TemporalServer
+from tests.support.stack import Stack
+from workers.state_dir import StateDir
 
 CHROMIUM, CHROMEDRIVER = Path("/usr/bin/chromium"), Path("/usr/bin/chromedriver")
 """Debian's, with their paths: selenium would otherwise look for programs to download."""
@@ -25,30 +25,40 @@ PAGE_SECONDS = 60.0
 
 @dataclass(frozen=True, slots=True)
 class Served:
-    """A server whose campaigns run. `tiny(name)` is a spec that completes within seconds there."""
+    """A stack whose campaigns run for real. `tiny(name)` is a spec that completes within seconds there."""
 
-    server: TemporalServer
-    tiny: Callable[[str], dict[str, Any]]
+    address: str
+    ui_url: str
 
     def page(self, path: str) -> str:
-        return f"{self.server.ui_url}/namespaces/{self.server.env['TEMPORAL_NAMESPACE']}/{path}"
+        return f"{self.ui_url}/namespaces/default/{path}"
+
+    def tiny(self, name: str) -> dict[str, Any]:
+        """What a person would type into the form."""
+        return {
+            "name": name,
+            "recipe": "tiny",
+            "target": {"rounds": 3},
+            "data": {"tokenizer": "bytes", "max_bytes": 100000, "sequence_length": 64, "partitions": 4},
+            "fleet": {"slots": 2},
+            "training": {"inner_steps": 10},
+        }
 
 
 @pytest.fixture(scope="module")
 def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
-    """The one place that says which workers serve `TrainingCampaign` here."""
+    """`anabasis up`, as a user has it."""
     folder = tmp_path_factory.mktemp("browser")
-    server = TemporalServer.started(folder / "temporal", ui=True)
     processes = Processes(folder)
+    stack = Stack(processes, folder / "home")
     try:
-        worker = processes.python(
-            "-m", "tests.support.standin_campaign", env={**server.env, "TEMPORAL_CONFIG_FILE": os.devnull}
-        )
-        worker.wait_for_text("serving")
-        yield Served(server, tiny=lambda name: {"name": name, "target": {"rounds": 3}})
+        stack.up()
+        record = StateDir(stack.home).read()
+        assert record is not None
+        yield Served(record.address, record.ui_url)
+        stack.down()
     finally:
         processes.stop_all()
-        server.kill()
 
 
 @pytest.fixture(scope="module")

@@ -74,7 +74,7 @@ async def test_the_form_starts_a_campaign_that_completes(browser: webdriver.Chro
     workflow = _start(browser, served, served.tiny("from-the-ui"))
     text = _until_shown(browser, served, workflow, "Completed")
     assert "TrainingCampaign" in text
-    campaign = (await Anabasis.connect(address=served.server.address)).campaign("from-the-ui")
+    campaign = (await Anabasis.connect(address=served.address)).campaign("from-the-ui")
     assert (await campaign.result(timeout_seconds=10)).name == "from-the-ui"
     assert (await campaign.status()).phase is Phase.COMPLETED
 
