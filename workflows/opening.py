@@ -38,7 +38,9 @@ async def open_campaign(raw: Any) -> CampaignState:
         actual = workflow.info().workflow_id
         if actual != expected:
             problems.append(("name", f"the workflow id is {actual!r}; a campaign of this name must be {expected!r}"))
-    report = await _preflight(raw, patient=spec is not None and not problems)
+    # What is no spec at all is not passed on: written again, it may exceed what Temporal takes.
+    unreadable = any(path == "(spec)" for path, _ in problems)
+    report = await _preflight(None if unreadable else raw, patient=spec is not None and not problems)
     known = {path for path, _ in problems}
     problems += [(problem.path, problem.text) for problem in report.problems if problem.path not in known]
     if problems or spec is None:
