@@ -72,13 +72,14 @@ def _until_gone(records: Sequence[ProcessRecord], *, seconds: float) -> bool:
 
 
 def stop_nodes(state: StateDir) -> int:
-    """Stop the node agents that the local provider started from this state directory; returns how many lived.
+    """Stop the node agents and simulators that were started from this state directory; returns how many lived.
 
     Call it where no event loop runs.
     """
-    from activities.providers import local  # not needed by every user of this module, and not light
+    from activities.providers import local, simulated  # not needed by every user of this module, and not light
 
-    return local.stop_all(state.home, grace_seconds=NODES_STOP_SECONDS)
+    agents = local.stop_all(state.home, grace_seconds=NODES_STOP_SECONDS)
+    return agents + simulated.stop_all(state.home)
 
 
 def down(state: StateDir) -> bool:

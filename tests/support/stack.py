@@ -195,6 +195,13 @@ def small_spec(name: str, *, rounds: int, slots: int = 2, **sections: Any) -> di
         "health": {"heartbeat_seconds": 8},
         "control": {"progress_seconds": 1},
     }
+    return overlaid(spec, sections)
+
+
+def overlaid(spec: dict[str, Any], sections: dict[str, Any]) -> dict[str, Any]:
+    """The spec with these fields on top, section by section."""
+    merged = dict(spec)
     for section, fields in sections.items():
-        spec[section] = {**spec.get(section, {}), **fields} if isinstance(fields, dict) else fields  # pyright: ignore
-    return spec
+        below: Any = merged.get(section, {})
+        merged[section] = {**below, **fields} if isinstance(fields, dict) else fields
+    return merged
