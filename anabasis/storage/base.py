@@ -58,6 +58,13 @@ class ObjectStore(Protocol):
         """
         ...
 
+    def get_into(self, key: str, buffer: memoryview, *, start: int = 0) -> int:
+        """Fill a writable buffer of bytes with the value from byte `start` on; returns how many there were.
+
+        Raises `ObjectNotFound`; the buffer's contents are then undefined.
+        """
+        ...
+
     def get_with_etag(self, key: str) -> tuple[bytes, str]:
         """The value and its etag, read atomically. Raises `ObjectNotFound`."""
         ...

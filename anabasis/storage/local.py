@@ -63,6 +63,13 @@ class LocalStore:
                 return _read_all(fd)
             return _read_part(fd, start=start, length=length)
 
+    def get_into(self, key: str, buffer: memoryview, *, start: int = 0) -> int:
+        with self._opened(key) as fd:
+            done = 0
+            while done < len(buffer) and (count := os.preadv(fd, [buffer[done:]], start + done)):
+                done += count
+            return done
+
     def get_with_etag(self, key: str) -> tuple[bytes, str]:
         with self._opened(key) as fd:
             return _read_all(fd), _etag(os.fstat(fd))

@@ -55,6 +55,9 @@ class Resilient:
     def get(self, key: str, *, start: int = 0, length: int | None = None) -> bytes:
         return self._patiently(lambda: self._store.get(key, start=start, length=length))
 
+    def get_into(self, key: str, buffer: memoryview, *, start: int = 0) -> int:
+        return self._patiently(lambda: self._store.get_into(key, buffer, start=start))
+
     def get_with_etag(self, key: str) -> tuple[bytes, str]:
         return self._patiently(lambda: self._store.get_with_etag(key))
 

@@ -48,6 +48,11 @@ class S3Store:
             return self._get(key)[0]
         return self._get(key, Range=f"bytes={start}-{'' if length is None else start + length - 1}")[0]
 
+    def get_into(self, key: str, buffer: memoryview, *, start: int = 0) -> int:
+        value = self.get(key, start=start, length=len(buffer))
+        buffer[: len(value)] = value
+        return len(value)
+
     def get_with_etag(self, key: str) -> tuple[bytes, str]:
         return self._get(key)
 

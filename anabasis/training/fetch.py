@@ -14,6 +14,8 @@ from dataclasses import dataclass
 
 from anabasis.errors import CorruptData
 from anabasis.storage.base import ObjectStore
+from anabasis.training.pages import allocate
+from anabasis.training.tensorfile import as_bytes
 
 PIECES = 8
 MIN_PIECE_BYTES, MAX_PIECE_BYTES = 1 << 20, 8 << 20
@@ -26,7 +28,7 @@ SLACK_BYTES = 16 << 10
 
 @dataclass(slots=True)
 class _Buffer:
-    memory: mmap.mmap
+    memory: memoryview
     in_memory: bool
     busy: bool = False
 
@@ -46,7 +48,7 @@ class Shelf:
     def take(self, size_bytes: int) -> memoryview:
         """A writable buffer of exactly this length, with undefined contents. Thread-safe."""
         with self._guard:
-            return memoryview(self._buffer(size_bytes).memory)[:size_bytes]
+            return self._buffer(size_bytes).memory[:size_bytes]
 
     def _buffer(self, size_bytes: int) -> _Buffer:
         for buffer in self._buffers:
@@ -56,11 +58,11 @@ class Shelf:
         length = -(-(size_bytes + SLACK_BYTES) // mmap.PAGESIZE) * mmap.PAGESIZE
         used = sum(len(buffer.memory) for buffer in self._buffers if buffer.in_memory)
         if used + length <= self._allowance:
-            buffer = _Buffer(mmap.mmap(-1, length), in_memory=True, busy=True)
+            buffer = _Buffer(as_bytes(allocate(length)), in_memory=True, busy=True)
         else:
             with tempfile.TemporaryFile(prefix="anabasis-mail-") as file:
                 file.truncate(length)
-                buffer = _Buffer(mmap.mmap(file.fileno(), length), in_memory=False, busy=True)
+                buffer = _Buffer(memoryview(mmap.mmap(file.fileno(), length)), in_memory=False, busy=True)
         self._buffers.append(buffer)
         return buffer
 
@@ -82,9 +84,8 @@ def fetch(
     step = min(max(MIN_PIECE_BYTES, -(-size_bytes // PIECES)), MAX_PIECE_BYTES)
     for start in range(0, max(size_bytes, 1), step):
         length = min(step, size_bytes - start)
-        piece = store.get(key) if length == size_bytes else store.get(key, start=start, length=length)
-        if len(piece) != length:
-            raise CorruptData(f"{key}: {len(piece)} bytes at {start}, {length} promised")
-        buffer[start : start + length] = piece
+        found = store.get_into(key, buffer[start : start + length], start=start)
+        if found != length:
+            raise CorruptData(f"{key}: {found} bytes at {start}, {length} promised")
         tick()
     return buffer

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import os
 import re
+import threading
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
 from contextvars import copy_context
 from dataclasses import dataclass, field
 
@@ -18,6 +19,7 @@ from anabasis.training.contribution import unpack_contribution
 from anabasis.training.fetch import Shelf, fetch
 from anabasis.training.gate import Problem, check_header, check_numbers, norm_outliers
 from anabasis.training.quantize import norm_of
+from anabasis.training.threads import single_threaded_pool
 
 MAX_REUPLOADS = 3
 """A corrupt contribution is asked for again so many times; then the fault is not the network's."""
@@ -27,6 +29,9 @@ MAX_READERS = 8
 
 MIN_COMPARED = 3
 """Of two norms nobody can say which is out of line; and for `norm_factor` ≥ 2 neither exceeds it."""
+
+_VERIFYING = threading.BoundedSemaphore(os.cpu_count() or 1)
+"""Reading waits for the store, verifying for a core: more threads than cores only wait for the interpreter lock."""
 
 _NAME = re.compile(r"(\d+)-(\d+)\.safetensors")
 
@@ -100,7 +105,7 @@ class Mailbox:
         """All at once, since a store far away has bandwidth but also latency."""
         if len(news) < 2:
             return [self._read(info, member) for info, member in news]
-        with ThreadPoolExecutor(min(MAX_READERS, len(news)), thread_name_prefix="mail") as pool:
+        with single_threaded_pool(min(MAX_READERS, len(news)), name="mail") as pool:
             # The owner's tick may look at context variables (Temporal's activity context is one).
             readings = [pool.submit(copy_context().run, self._read, info, member) for info, member in news]
             return [reading.result() for reading in readings]
@@ -125,7 +130,8 @@ class Mailbox:
         self.tick()
         try:
             data = fetch(self.store, info.key, size_bytes=info.size_bytes, shelf=self.shelf, tick=self.tick)
-            header, tensors = unpack_contribution(data)
+            with _VERIFYING:
+                header, tensors = unpack_contribution(data)
             if (header.slot, header.attempt, header.nonce) != (member.slot, member.attempt, member.nonce):
                 raise CorruptData(f"{info.key} is of another life, {header.slot}-{header.attempt} ({header.nonce})")
         except ObjectNotFound:
@@ -138,7 +144,8 @@ class Mailbox:
         if problem is not None:
             return problem
         planned = len(self.manifest.plan.assignments) if self.manifest.plan else 0
-        norm = norm_of(tensors, count=self.count) if planned >= MIN_COMPARED else None
+        with _VERIFYING:
+            norm = norm_of(tensors, count=self.count) if planned >= MIN_COMPARED else None
         return Letter(header, tensors, norm, info.size_bytes, self.clock())
 
     def _sort(self, reading: _Reading, *, info: ObjectInfo, member: RosterMember) -> None:

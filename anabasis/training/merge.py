@@ -12,8 +12,6 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
 from dataclasses import dataclass
 
 import torch
@@ -25,6 +23,7 @@ from anabasis.training.outer import OuterState
 from anabasis.training.parameters import BLOCK, ParameterImage, padded
 from anabasis.training.quantize import Compression, check_update, quantize_rows
 from anabasis.training.tensorfile import Image, TensorSpec
+from anabasis.training.threads import single_threaded_pool
 
 RANGE = 512 * BLOCK
 """Elements per pass: two scratch arrays and three state arrays of 2 MiB stay in a last-level cache of 16 MiB, and
@@ -109,7 +108,7 @@ class Merger:
         if self._threads == 1:
             self._work(job, starts, self._scratch[0])
         else:
-            with _single_threaded_pool(self._threads) as pool:
+            with single_threaded_pool(self._threads, name="merge") as pool:
                 for done in [pool.submit(self._work, job, starts, scratch) for scratch in self._scratch]:
                     done.result()
         if self.compression == "int8":
@@ -156,19 +155,6 @@ class Merger:
         codes = torch.empty(rows.shape, dtype=torch.int8)
         quantize_rows(rows, q=codes, scale=part.scale, scratch=scratch)
         part.q.copy_(codes.view(-1)[: part.inside])
-
-
-@contextmanager
-def _single_threaded_pool(threads: int) -> Iterator[ThreadPoolExecutor]:
-    """Threads in which torch starts none of its own. Torch keeps that setting for threads to come: it is put back."""
-    before = torch.get_num_threads()
-    try:
-        with ThreadPoolExecutor(
-            threads, thread_name_prefix="merge", initializer=torch.set_num_threads, initargs=(1,)
-        ) as pool:
-            yield pool
-    finally:
-        torch.set_num_threads(before)
 
 
 class _Input:

@@ -151,8 +151,8 @@ class Recovery:
             manifest=replica.manifest,
             parameters=replica.image,
             outer=OuterState(count),
-            # The mail of one node at int8 (of large models); more of it goes to temporary files.
-            shelf=Shelf(memory_bytes=max(MIN_SHELF_BYTES, count + count // 100)),
+            # The mail of two nodes at int8 (of large models); more of it goes to temporary files.
+            shelf=Shelf(memory_bytes=max(MIN_SHELF_BYTES, 2 * (count + count // 100))),
         )
 
     def _repeat_merge(self, state: GlobalState, manifest: VersionManifest) -> None:

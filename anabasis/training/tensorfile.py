@@ -18,6 +18,7 @@ import torch
 from torch import Tensor
 
 from anabasis.errors import CorruptData
+from anabasis.training.pages import allocate
 
 ALIGNMENT_BYTES = 64
 """Data begin at a multiple of this, a cache line, so that the views of an image are aligned for every dtype."""
@@ -70,7 +71,7 @@ class Image:
         header = header_of(specs, metadata=metadata)
         self.data_start = len(header)
         self.size_bytes = len(header) + sum(spec.size_bytes for spec in specs)
-        self.buffer = torch.zeros(self.size_bytes + padding_bytes, dtype=torch.uint8)
+        self.buffer = allocate(self.size_bytes + padding_bytes)
         self.buffer[: len(header)] = torch.frombuffer(bytearray(header), dtype=torch.uint8)
         self._specs: dict[str, tuple[TensorSpec, Tensor]] = {}
         at = self.data_start

@@ -247,6 +247,9 @@ class FlakyStore:
     def get(self, key: str, *, start: int = 0, length: int | None = None) -> bytes:
         return self._do("get", lambda: self.store.get(key, start=start, length=length))
 
+    def get_into(self, key: str, buffer: memoryview, *, start: int = 0) -> int:
+        return self._do("get", lambda: self.store.get_into(key, buffer, start=start))
+
     def get_with_etag(self, key: str) -> tuple[bytes, str]:
         return self._do("get_with_etag", lambda: self.store.get_with_etag(key))
 
