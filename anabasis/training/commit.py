@@ -86,20 +86,20 @@ def commit_merge(
 
 def _write_delta(store: ObjectStore, state: GlobalState, delta: memoryview) -> tuple[BlobRef, str]:
     """(the delta's reference, fingerprint of the new parameters): two cores' work where it is worth a thread."""
-    version, flat = state.manifest.version + 1, state.parameters.flat
+    digest, flat = hash_bytes(delta), state.parameters.flat  # the hash occupies all cores: nothing beside it
+    blob = BlobRef(key=keys.delta(state.manifest.version + 1, digest), hash=digest, size_bytes=len(delta))
     if flat.numel() < PARALLEL_PARAMETERS:
-        return _put_delta(store, version, delta), fingerprint(flat)
+        _put_delta(store, blob, delta)
+        return blob, fingerprint(flat)
     with ThreadPoolExecutor(1, thread_name_prefix="fingerprint") as aside:
         printed = aside.submit(fingerprint, flat)
-        return _put_delta(store, version, delta), printed.result()
+        _put_delta(store, blob, delta)
+        return blob, printed.result()
 
 
-def _put_delta(store: ObjectStore, version: int, delta: memoryview) -> BlobRef:
-    digest = hash_bytes(delta)
-    key = keys.delta(version, digest)
+def _put_delta(store: ObjectStore, blob: BlobRef, delta: memoryview) -> None:
     crash_point("before_delta")
-    store.put(key, delta)  # whatever is there has this content, or is damaged: the name is the content's hash
-    return BlobRef(key=key, hash=digest, size_bytes=len(delta))
+    store.put(blob.key, delta)  # whatever is there has this content, or is damaged: the name is the content's hash
 
 
 def _manifest(
