@@ -21,7 +21,7 @@ import sys
 import tempfile
 import threading
 import time
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
 import torch
@@ -304,10 +304,11 @@ def main() -> None:
     for size in options.sizes:
         for contributions in options.contributions:
             for where, folder in places:
-                case = measure(int(size * 1e6), contributions, folder, where)
-                cases.append(Case(**{**asdict(case), "share_of_copy": case.round_rate / copy}))
+                cases.append(measure(int(size * 1e6), contributions, folder, where))
                 print(".", end="", file=sys.stderr, flush=True)
     print(file=sys.stderr)
+    copy = max(copy, copy_rate())  # again: what else the machine did at the start must not flatter the shares
+    cases = [replace(case, share_of_copy=case.round_rate / copy) for case in cases]
     text = table(cases, copy)
     print(text)
     for path, content in (
