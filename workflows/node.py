@@ -211,6 +211,8 @@ class TrainingNode:
                 if described.state == "absent":
                     break
             except ActivityError as error:
+                if self._was_never_made(error):
+                    break
                 workflow.logger.warning("release failed, trying again: %s", _text(error))
             except (asyncio.CancelledError, CancelledError):
                 pass  # a machine is released even by a cancelled workflow
@@ -219,6 +221,11 @@ class TrainingNode:
             if workflow.info().is_continue_as_new_suggested():
                 workflow.continue_as_new(self._in.model_copy(update={"releasing": True}))
         await self._tell("gone")
+
+    def _was_never_made(self, error: ActivityError) -> bool:
+        """Options that the provider refused when it was asked for the machine: it will not take them back either."""
+        kinds = {_classify(error)[0], self._failure[0] if self._failure else ""}
+        return kinds == {"InvalidSpec"} and workflow.patched("never-made")
 
     async def _pause(self, seconds: float) -> None:
         try:

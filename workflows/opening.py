@@ -7,7 +7,7 @@ from typing import Any
 
 from temporalio import workflow
 from temporalio.common import RetryPolicy
-from temporalio.exceptions import ActivityError, ApplicationError
+from temporalio.exceptions import ActivityError, ApplicationError, CancelledError
 
 with workflow.unsafe.imports_passed_through():
     from anabasis.campaign import messages as m
@@ -82,6 +82,7 @@ async def _preflight(raw: Any, *, patient: bool) -> m.PreflightReport:
     except ActivityError as error:
         if not patient:
             return m.PreflightReport()
+        _raise_if_cancelled(error)
         raise ApplicationError(
             f"preflight failed: {error.cause or error}", type="PreflightFailed", non_retryable=True
         ) from error
@@ -127,10 +128,17 @@ async def _prepare(spec: CampaignSpec, store_url: str) -> m.PrepareResult:
             summary="write spec, data set and version 0",
         )
     except ActivityError as error:
+        _raise_if_cancelled(error)
         cause = error.cause
         if isinstance(cause, ApplicationError):
             raise ApplicationError(cause.message, type=cause.type, non_retryable=True) from error
         raise ApplicationError(f"prepare failed: {cause or error}", type="PrepareFailed", non_retryable=True) from error
+
+
+def _raise_if_cancelled(error: ActivityError) -> None:
+    """Of a cancelled workflow, whose activity only ends with it: that is no failure."""
+    if isinstance(error.cause, CancelledError) and workflow.patched("cancelled-while-opening"):
+        raise CancelledError("cancelled before anything was started") from error
 
 
 def _invalid(problems: list[tuple[str, str]]) -> ApplicationError:
