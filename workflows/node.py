@@ -7,6 +7,7 @@ It owns the machine: it ends only when the provider says `absent`. It outlives i
 from __future__ import annotations
 
 import asyncio
+import builtins
 from datetime import timedelta
 
 from temporalio import workflow
@@ -29,6 +30,9 @@ LEASE_SECONDS = 1_800.0
 
 QUEUE_SECONDS = 60.0
 """A live agent polls at once; a lease that nobody takes for so long makes us look at the machine."""
+
+QUIET_BOOT_SECONDS = 10.0
+"""A machine that is there within this is reported once, as ready: two events of history saved for each node."""
 
 UNKNOWN_RETRY_SECONDS = 15.0
 """Between looks at a machine whose provider does not say what it is."""
@@ -54,6 +58,7 @@ class TrainingNode:
         self._in = given
         self._stop: StopSignal | None = None
         self._failure: tuple[str, str, float | None] | None = None
+        self._price: float | None = None
 
     @workflow.signal
     def stop(self, order: StopSignal) -> None:
@@ -94,11 +99,33 @@ class TrainingNode:
             summary=f"request {self._in.node.node_id}",
         )
         self._in = self._in.model_copy(update={"paid_from": workflow.time()})
-        await self._tell("booting", price_per_hour=handle.price_per_hour)
-        if self._stop is not None or not await self._verify():
+        self._price = handle.price_per_hour
+        if workflow.patched("quiet-boot"):
+            ready = await self._verify_quietly()
+        else:
+            await self._tell("booting")
+            ready = self._stop is None and await self._verify()
+        if not ready:
             return
         while self._stop is None and self._failure is None:
             await self._lease()
+
+    async def _verify_quietly(self) -> bool:
+        """Say that the machine boots only when that takes longer than saying it is worth; a stop ends the wait."""
+        verifying = asyncio.create_task(self._verify())
+
+        def over() -> bool:
+            return verifying.done() or self._stop is not None
+
+        try:
+            await workflow.wait_condition(over, timeout=QUIET_BOOT_SECONDS)
+        except builtins.TimeoutError:
+            await self._tell("booting")
+            await workflow.wait_condition(over)
+        if self._stop is None:
+            return await verifying
+        verifying.cancel()
+        return False
 
     async def _verify(self) -> bool:
         try:
@@ -113,6 +140,8 @@ class TrainingNode:
                 summary="is the agent there",
             )
         except ActivityError as error:
+            if self._stop is not None:
+                return False
             described = await self._describe()
             self._failed("BootFailed", f"no agent within boot_timeout_seconds ({described.state}): {_text(error)}")
             return False
@@ -252,7 +281,6 @@ class TrainingNode:
         failure: str = "",
         detail: str = "",
         last_progress_at: float | None = None,
-        price_per_hour: float | None = None,
         report: m.NodeReport | None = None,
     ) -> bool:
         """Report to the campaign. When it exists no more, there is nobody to train for: leave."""
@@ -268,7 +296,8 @@ class TrainingNode:
                 "detail": detail,
                 "noticed_at": now if kind == "failed" else None,
                 "last_progress_at": last_progress_at,
-                "price_per_hour": price_per_hour,
+                "price_per_hour": self._price,
+                "paid_from": self._in.paid_from,
                 "report": report,
             }
         )

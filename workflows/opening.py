@@ -57,6 +57,7 @@ async def open_campaign(raw: Any) -> CampaignState:
         target_loss=spec.target.loss,
         max_cost=spec.budget.max_cost,
         max_node_hours=spec.budget.max_node_hours,
+        quiet_finish=workflow.patched("quiet-finish"),
         start_allowance=max(1.0, spec.fleet.start_rate_per_second),
         start_allowance_at=workflow.time(),
     )

@@ -354,7 +354,8 @@ class NodeEvent(Message):
     """Signal `node_event` from a node workflow to its campaign.
 
     kind: requested, booting (machine exists), ready (verified), training (first lease began), draining,
-    failed (classified; the node is on its way out), gone (a read of the provider says absent).
+    failed (classified; the node is on its way out), gone (a read of the provider says absent). `booting` is told only
+    by a node that takes its time; all later reports carry what it would have said (paid_from, price_per_hour).
     """
 
     slot: int
@@ -367,5 +368,6 @@ class NodeEvent(Message):
     noticed_at: float | None = None
     last_progress_at: float | None = None
     price_per_hour: float | None = None
+    paid_from: float | None = None
     paid_seconds: float = 0.0
     report: NodeReport | None = None

@@ -26,11 +26,12 @@ def apply_node_event(state: CampaignState, event: NodeEvent, *, at: float) -> No
     life = state.nodes.get(f"{event.slot}-{event.attempt}")
     if life is None or life.nonce != event.nonce:
         return
-    if event.kind == "booting":
-        life.paid_from = life.paid_from if life.paid_from is not None else event.at
+    if life.paid_from is None and (event.kind == "booting" or event.paid_from is not None):
+        life.paid_from = event.paid_from if event.paid_from is not None else event.at
         life.price_per_hour = (
             event.price_per_hour if event.price_per_hour is not None else state.spec.budget.price_per_node_hour
         )
+    if event.kind == "booting":
         _move(life, NodeState.BOOTING, at=at)
     elif event.kind in ("ready", "training"):
         _ready(state, life, event, at=at)

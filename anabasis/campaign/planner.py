@@ -16,6 +16,10 @@ RELEASE_SECONDS = 600.0
 
 BUDGET_WARNING = 0.8
 
+FINISH_SECONDS = 15.0
+"""Nodes that train read of the end in the roster within a second or two and leave by themselves; who has not left by
+then is told. It saves two events of history for each node of a fleet."""
+
 
 def decide(state: CampaignState, *, now: float) -> list[e.Decision]:
     """Decisions in the order in which they are to be carried out; marks what is in flight in the state."""
@@ -24,6 +28,10 @@ def decide(state: CampaignState, *, now: float) -> list[e.Decision]:
     decisions: list[e.Decision] = []
     _check_budget(state, now=now)
     _check_completion(state)
+    if state.outcome is not None:
+        state.continue_requested = (
+            False  # the end is near: what is left to do must not wait for a rest that never comes
+        )
     _mark_leavers(state)
     decisions += _stops(state, now=now)
     decisions += _starts(state, now=now)
@@ -40,8 +48,9 @@ def wake_at(state: CampaignState, *, now: float) -> float | None:
     times: list[float] = []
     if state.phase.terminal:
         return None
+    times += [life.stop_at for life in state.nodes.values() if life.stop_at is not None]
     if state.outcome is not None:
-        return state.released_by
+        return min([*times, *([] if state.released_by is None else [state.released_by])], default=None)
     if state.wants_nodes:
         for number in range(state.desired_slots):
             if state.sitting_in(number) is None:
@@ -97,14 +106,22 @@ def _mark_leavers(state: CampaignState) -> None:
 
 def _stops(state: CampaignState, *, now: float) -> list[e.Decision]:
     stops: list[e.Decision] = []
+    quiet = state.quiet_finish and state.target_reached and state.outcome in (None, "completed")
     for life in state.nodes.values():
+        if life.stop_at is not None and (now >= life.stop_at or not quiet):
+            life.stop_at = None
+            stops.append(e.StopNode(node=state.identity(life), polite=False, reason="campaign is ending"))
         if not life.leave or life.stop_sent in (life.leave, "now") or life.state is NodeState.LEAVING:
             continue
         life.stop_sent = life.leave
-        polite = life.leave == "polite" and life.state in (NodeState.READY, NodeState.UNKNOWN)
+        in_roster = life.state in (NodeState.READY, NodeState.UNKNOWN)
+        polite = life.leave == "polite" and in_roster
         life.state, life.since = (NodeState.DRAINING, now) if polite else (NodeState.LEAVING, now)
         if not polite:
             life.leaving_at = now
+        if quiet and in_roster:
+            life.stop_at = now + FINISH_SECONDS
+            continue
         stops.append(e.StopNode(node=state.identity(life), polite=polite, reason=life.detail or "campaign is ending"))
     return stops
 

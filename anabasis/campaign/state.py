@@ -50,6 +50,7 @@ class NodeLife(Mutable):
     detail: str = ""
     leave: Literal["", "polite", "now"] = ""
     stop_sent: Literal["", "polite", "now"] = ""
+    stop_at: float | None = None
 
     @property
     def key(self) -> str:
@@ -119,6 +120,7 @@ class CampaignState(Mutable):
     slots: dict[int, SlotState] = Field(default_factory=dict[int, SlotState])
     nodes: dict[str, NodeLife] = Field(default_factory=dict[str, NodeLife])
     totals: Totals = Field(default_factory=Totals)
+    quiet_finish: bool = False
     start_allowance: float = 0.0
     start_allowance_at: float = 0.0
 
