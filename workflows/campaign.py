@@ -24,6 +24,7 @@ with workflow.unsafe.imports_passed_through():
     from anabasis.campaign.status import CampaignResult, CampaignStatus, Phase
     from anabasis.campaign.view import result_of, status_of
     from workflows import carry
+    from workflows.node import read_signal
     from workflows.opening import open_campaign
 
 HARD_HISTORY_EVENTS = 20_000
@@ -48,6 +49,7 @@ class TrainingCampaign:
         self._continue = False
         self._cancelled = False
         self._shown: dict[str, Any] = {}
+        self._shows_at_once = False
 
     @workflow.run
     async def run(self, spec: Any = None, carried: Any = None) -> CampaignResult:
@@ -67,6 +69,7 @@ class TrainingCampaign:
         return self._end()
 
     async def _advance(self) -> None:
+        self._shows_at_once = workflow.patched("phase-shown-at-once")
         while self._finish is None:
             self._carry_out()
             self._show()
@@ -74,13 +77,19 @@ class TrainingCampaign:
                 await self._continue_as_new()
             self._set_timer()
             try:
-                await workflow.wait_condition(lambda: bool(self._todo) or self._finish is not None or self._rested())
+                await workflow.wait_condition(
+                    lambda: bool(self._todo) or self._finish is not None or self._rested() or self._phase_is_news()
+                )
             except asyncio.CancelledError:
                 self._cancelled = True
                 self._feed(e.CancelRequested(at=workflow.time()))
 
     def _rested(self) -> bool:
         return self._continue and not self._tasks
+
+    def _phase_is_news(self) -> bool:
+        """A phase can change without any decision, as when the checkpoint of a pause is written."""
+        return self._shows_at_once and self._known.phase.value != self._shown.get("Phase")
 
     def _feed(self, event: e.Event) -> None:
         """The one way in: apply, then remember what was decided."""
@@ -214,19 +223,25 @@ class TrainingCampaign:
 
     # --- signals ------------------------------------------------------------------------------------------
 
-    @workflow.signal
-    def node_event(self, event: m.NodeEvent) -> None:
-        """From node workflows."""
-        if self._state is None:
-            self._early.append(event)
-        else:
-            self._feed(e.NodeReported(at=workflow.time(), event=event))
+    # Anybody can send a signal of any shape: one that makes no sense must not end the campaign.
 
     @workflow.signal
-    def progress(self, report: m.ProgressReport) -> None:
-        """From the aggregator."""
-        if self._state is not None:
-            self._feed(e.Progressed(at=workflow.time(), report=report))
+    def node_event(self, event: Any = None, *_: Any) -> None:
+        """From node workflows: a `NodeEvent`."""
+        read = read_signal(m.NodeEvent, event)
+        if read is None:
+            return
+        if self._state is None:
+            self._early.append(read)
+        else:
+            self._feed(e.NodeReported(at=workflow.time(), event=read))
+
+    @workflow.signal
+    def progress(self, report: Any = None, *_: Any) -> None:
+        """From the aggregator: a `ProgressReport`."""
+        read = read_signal(m.ProgressReport, report)
+        if read is not None and self._state is not None:
+            self._feed(e.Progressed(at=workflow.time(), report=read))
 
     # --- query --------------------------------------------------------------------------------------------
 

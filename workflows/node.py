@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import builtins
 from datetime import timedelta
+from typing import Any, TypeVar
 
 from temporalio import workflow
 from temporalio.common import RetryPolicy
@@ -24,6 +25,8 @@ from temporalio.exceptions import (
 with workflow.unsafe.imports_passed_through():
     from anabasis.campaign import messages as m
     from anabasis.campaign.node_messages import NodeWorkflowInput, StopSignal
+
+Received = TypeVar("Received", bound=m.Message)
 
 LEASE_SECONDS = 1_800.0
 """A node asks so often whether its campaign still exists: an abandoned machine costs at most this."""
@@ -61,10 +64,11 @@ class TrainingNode:
         self._price: float | None = None
 
     @workflow.signal
-    def stop(self, order: StopSignal) -> None:
-        """Leave. A second order may only make the first one stricter."""
-        if self._stop is None or not order.polite:
-            self._stop = order
+    def stop(self, order: Any = None, *_: Any) -> None:
+        """Leave (a `StopSignal`). A second order may only make the first one stricter."""
+        read = read_signal(StopSignal, order)
+        if read is not None and (self._stop is None or not read.polite):
+            self._stop = read
 
     @workflow.run
     async def run(self, given: NodeWorkflowInput) -> str:
@@ -195,7 +199,7 @@ class TrainingNode:
         if failure not in ("TimedOut", "Unheard", "Superseded", "WorkerShutdown"):
             self._failed(failure, text, last_progress)
             return
-        unheard = failure == "Unheard"
+        unheard, unknown = failure == "Unheard", False
         while self._stop is None:
             described = await self._describe()
             if described.state in ("absent", "stopping"):
@@ -204,7 +208,10 @@ class TrainingNode:
             if described.state != "unknown":
                 if unheard:
                     self._failed("Lost", f"the machine runs but its agent takes no work: {text}", last_progress)
+                elif unknown and workflow.patched("seen-again"):
+                    await self._tell("training")  # else it would count as unknown until its lease is over
                 return  # alive: lease again, the agent adopts its running trainer
+            unknown = True
             await self._tell("unknown", detail=described.detail)
             await self._pause(UNKNOWN_RETRY_SECONDS)
 
@@ -312,6 +319,15 @@ class TrainingNode:
             self._stop = self._stop or StopSignal(polite=False, reason="the campaign is over")
             return False
         return True
+
+
+def read_signal(kind: type[Received], given: Any) -> Received | None:
+    """What a signal carries; None (and a line in the log) when it makes no sense."""
+    try:
+        return kind.model_validate(given)
+    except ValueError:
+        workflow.logger.warning("a signal without a valid %s was dropped", kind.__name__)
+        return None
 
 
 def _classify(error: ActivityError) -> tuple[str, str, float | None]:
