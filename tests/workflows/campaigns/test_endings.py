@@ -77,6 +77,18 @@ async def test_cancelling_releases_all_and_keeps_the_last_version(
         await campaign.cancel()
 
 
+async def test_cancelling_before_any_node_is_there(anabasis: Anabasis, client: Client, running: Running) -> None:
+    name = "end-early"
+    campaign = await anabasis.start(
+        quick_spec(name, slots=3, goal=LONG, fleet={"provider_options": {"boot_seconds": 600.0}})
+    )
+    await until(campaign, lambda status: len(status.nodes) == 3, what="three machines asked for")
+    await campaign.cancel()
+    failure, status = await failure_of(anabasis, name)
+    assert (failure.failure, status.phase) == ("Cancelled", Phase.CANCELLED)
+    await assert_all_released(client, running, name)
+
+
 async def test_cancelling_during_the_preparation(anabasis: Anabasis, client: Client) -> None:
     name = "end-at-once"
     campaign = await anabasis.start(quick_spec(name))
