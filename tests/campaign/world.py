@@ -42,7 +42,7 @@ class World:
         machines: nonce → identity of every machine that was ever asked for and is not gone.
         told: nonces of machines that were told to stop.
         job: the aggregator job in flight.
-        ends: `Finish` decisions; rosters: all that were written.
+        ends: `Finish` decisions; generations: of the rosters; last: decisions of the last event.
     """
 
     state: CampaignState
@@ -56,9 +56,15 @@ class World:
     ends: list[e.Finish] = field(default_factory=list[e.Finish])
     generations: list[int] = field(default_factory=list[int])
     rests: int = 0
+    last: list[e.Decision] = field(default_factory=list[e.Decision])
+
+    @staticmethod
+    def of(**sections: Any) -> World:
+        """Around the campaign of `new_state`."""
+        return World(new_state(**sections))
 
     def feed(self, event: e.Event) -> list[e.Decision]:
-        decisions = reducer.step(self.state, event)
+        decisions = self.last = reducer.step(self.state, event)
         for decision in decisions:
             self._take(decision)
         return decisions
@@ -159,6 +165,17 @@ class World:
             job, self.job = self.job, None
             self.feed(e.JobFailed(at=self.now, job=job.number, failure=failure, text="it broke", permanent=permanent))
 
+    def progress(self, *, rounds: int) -> None:
+        """The leg in flight tells of so many rounds more."""
+        state = self.state
+        report = m.ProgressReport(
+            version=state.version + rounds,
+            loss=2.0,
+            tokens_total=state.tokens_total + 10 * rounds,
+            merged_rounds=state.merged_rounds + rounds,
+        )
+        self.feed(e.Progressed(at=self.now, report=report))
+
     def command(self, command: Any) -> str | None:
         """Send an update; the reason when it is refused."""
         reason = reducer.refusal(self.state, command)
@@ -187,6 +204,18 @@ class World:
         elif self.job is not None and (self.state.outcome or self.state.job is None or self.state.job.interrupted):
             self.job_ends(rounds=0)
         self.wait()
+
+
+def training(**sections: Any) -> World:
+    """A campaign with every machine ready, its roster written and its first leg in flight."""
+    world = World.of(**sections)
+    world.tick()
+    for node in world.started:
+        world.report(node, "ready")
+    while world.roster is not None:
+        world.roster_written()
+    assert world.job is not None
+    return world
 
 
 def run_well(world: World, *, steps: int = 400) -> None:
