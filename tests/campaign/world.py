@@ -113,6 +113,11 @@ class World:
         if kind == "gone":
             self.machines.pop(node.nonce, None)
 
+    def refuse(self, node: m.NodeIdentity) -> None:
+        """The node's workflow could not be started: there is no machine."""
+        self.machines.pop(node.nonce, None)
+        self.feed(e.NodeStartRefused(at=self.now, slot=node.slot, attempt=node.attempt))
+
     def roster_written(self, *, ok: bool = True) -> None:
         if self.roster is not None:
             self.roster = None
