@@ -7,6 +7,8 @@ Python. `parse_spec` reports every problem at once, by path; `describe_spec` doc
 from __future__ import annotations
 
 import json
+import math
+from collections.abc import Iterator
 from typing import Annotated, Any, Literal, cast
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
@@ -15,6 +17,9 @@ from anabasis.errors import InvalidSpec
 
 MAX_SPEC_BYTES = 65_536
 """A spec is read by people and carried in every workflow start; larger ones are a mistake (data in a spec)."""
+
+MAX_NESTING = 100
+"""Levels of free options. Readers of JSON on the way to a node give up near 200, and options lie in other objects."""
 
 NAME_PATTERN = r"^[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?$"
 
@@ -295,7 +300,42 @@ def _contradictions(spec: CampaignSpec) -> list[tuple[str, str]]:
         found.append(("failures.backoff_seconds", "exceeds failures.max_backoff_seconds; lower it"))
     if not all(0 <= beta < 1 for beta in training.betas):
         found.append(("training.betas", f"{training.betas} must both be in [0, 1)"))
+    found.extend(_not_json("recipe_options", spec.recipe_options))
+    found.extend(_not_json("fleet.provider_options", spec.fleet.provider_options))
     return found
+
+
+def _not_json(path: str, options: dict[str, Any]) -> Iterator[tuple[str, str]]:
+    """What would be changed or refused later, on its way through JSON: nothing else checks free options."""
+    todo: list[tuple[str, Any, int]] = [(path, options, 0)]
+    while todo:
+        where, value, depth = todo.pop()
+        if depth > MAX_NESTING:
+            yield path, f"is nested more than {MAX_NESTING} levels deep; make it flatter"
+            return
+        if isinstance(value, dict):
+            for key, inner in cast("dict[Any, Any]", value).items():
+                if not isinstance(key, str) or not _is_unicode(key):
+                    yield where, f"the key {ascii(key)[:80]} is no text; use a string"
+                else:
+                    todo.append((f"{where}.{key}", inner, depth + 1))
+        elif isinstance(value, list | tuple):
+            inners = enumerate(cast("list[Any]", value))
+            todo += [(f"{where}.{index}", inner, depth + 1) for index, inner in inners]
+        elif isinstance(value, str) and not _is_unicode(value):
+            yield where, f"{ascii(value)[:80]} is no valid Unicode; correct it"
+        elif isinstance(value, float) and not math.isfinite(value):
+            yield where, f"{value} cannot be written as JSON; use a finite number"
+        elif value is not None and not isinstance(value, str | int | float):
+            yield (
+                where,
+                f"a value of type {type(value).__name__} cannot be written as JSON; use numbers, strings, lists, objects",
+            )
+
+
+def _is_unicode(text: str) -> bool:
+    """False for lone surrogates, which JSON can escape and UTF-8 cannot carry."""
+    return not any("\ud800" <= character <= "\udfff" for character in text)
 
 
 def parse_spec(raw: Any) -> CampaignSpec:
