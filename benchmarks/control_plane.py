@@ -122,17 +122,20 @@ async def _campaign(
     began, cpu = time.monotonic(), meter.read()
     handle = await client.start(_spec(arguments))
     complete = await _until(lambda s: s.ready_nodes >= arguments.nodes or s.phase.terminal, handle, arguments)
+    events_before = await _history_events(client)
     steady_from, steady_at, steady_cpu = complete.version + 1, time.monotonic(), meter.read()
     print(f"fleet complete after {steady_at - began:.1f} s, in round {complete.version + 1}", flush=True)
     await _until(lambda s: (s.merged_rounds or 0) >= arguments.rounds or s.phase.terminal, handle, arguments)
     ended_at, ended_cpu = time.monotonic(), meter.read()
     memory = meter.memory_bytes()
+    events_after = await _history_events(client)
     status = await handle.status()
     await handle.result(timeout_seconds=arguments.deadline_seconds)
     final = await handle.status()
     total = Span(time.monotonic() - began, _node_rounds(store, after=0), _used(cpu, meter.read()))
     steady = Span(ended_at - steady_at, _node_rounds(store, after=steady_from), _used(steady_cpu, ended_cpu))
     events = await _history_events(client)
+    events |= {f"{name}_steady": events_after[name] - events_before[name] for name in ("campaign", "all")}
     losses = _losses(CloudTable(simulation_dir(home, NAME)), [*status.incidents, *final.incidents])
     return _report(arguments, total=total, steady=steady, events=events, losses=losses, status=final, memory=memory)
 
@@ -243,6 +246,8 @@ def _report(
         "events_per_node_round": {
             "campaign": round(events["campaign"] / max(1, total.node_rounds), 4),
             "all": round(events["all"] / max(1, total.node_rounds), 4),
+            "campaign_steady": round(events["campaign_steady"] / max(1, steady.node_rounds), 4),
+            "all_steady": round(events["all_steady"] / max(1, steady.node_rounds), 4),
         },
         "cpu_ms_per_node_round": {"whole": total.per_node_round(), "steady": steady.per_node_round()},
         "steady_cpu_share": {name: round(used / steady.seconds, 3) for name, used in steady.cpu_seconds.items()},
@@ -261,6 +266,11 @@ def _markdown(result: dict[str, Any]) -> str:
     rows = [
         ("history events per node-round, campaign workflow", result["events_per_node_round"]["campaign"]),
         ("history events per node-round, all workflows", result["events_per_node_round"]["all"]),
+        (
+            "history events per node-round, campaign workflow, fleet complete",
+            result["events_per_node_round"]["campaign_steady"],
+        ),
+        ("history events per node-round, all workflows, fleet complete", result["events_per_node_round"]["all_steady"]),
         *((f"CPU ms per node-round, {name}, whole campaign", value) for name, value in cpu["whole"].items()),
         *((f"CPU ms per node-round, {name}, fleet complete", value) for name, value in cpu["steady"].items()),
         ("nodes lost and replaced", result["losses"]),

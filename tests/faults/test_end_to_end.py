@@ -24,11 +24,13 @@ CAMPAIGN_SECONDS = 300.0
 
 SPEC = {
     "name": "survivor",
-    "recipe": "tiny",
-    "target": {"rounds": 24},
+    # A round takes about a second on every machine, so that there is time to notice and to mend before the end.
+    "recipe": "tests.support.recipes:Slow",
+    "recipe_options": {"seconds_per_step": 0.03},
+    "target": {"rounds": 40},
     "data": {"tokenizer": "bytes", "max_bytes": 300_000, "sequence_length": 64, "partitions": 8},
     "fleet": {"slots": 3},
-    "training": {"inner_steps": 40},
+    "training": {"inner_steps": 30},
     "checkpoint": {"every_rounds": 6},
     "health": {"heartbeat_seconds": 8},
     "control": {"progress_seconds": 1},
@@ -85,7 +87,7 @@ async def test_a_campaign_survives_killed_and_frozen_processes(
 
     result = await campaign.result(timeout_seconds=CAMPAIGN_SECONDS)
     final = await campaign.status()
-    assert final.merged_rounds == 24
+    assert final.merged_rounds == 40
     assert result.model == "survivor"
     assert audit_offsets(store) == []
     assert {"lost", "frozen"} <= {incident.kind for incident in final.incidents}
