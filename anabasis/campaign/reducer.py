@@ -238,7 +238,8 @@ def _commanded(state: CampaignState, command: m.Message, *, at: float) -> None:
             state.release_on_pause = command.release_nodes
             state.checkpoint_requested = True
             for life in state.nodes.values():
-                life.paused_from = at
+                # A machine that boots goes on booting; its pause begins when it is ready.
+                life.paused_from = at if life.ready_at is not None else None
         case m.ResumeCommand():
             state.paused, state.release_on_pause, state.pause_reason = False, False, ""
             for life in state.nodes.values():

@@ -329,7 +329,7 @@ def _not_json(path: str, options: dict[str, Any]) -> Iterator[tuple[str, str]]:
         elif value is not None and not isinstance(value, str | int | float):
             yield (
                 where,
-                f"a value of type {type(value).__name__} cannot be written as JSON; use numbers, strings, lists, objects",
+                f"a value of type {type(value).__name__} cannot be written as JSON; use numbers, text, lists, objects",
             )
 
 
