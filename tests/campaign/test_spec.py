@@ -143,7 +143,7 @@ def test_what_is_nested_too_deeply_or_in_itself_is_refused() -> None:
         (float("inf"), "inf cannot be written as JSON; use a finite number"),
         (float("nan"), "nan cannot be written as JSON; use a finite number"),
         ("\ud800", "'\\ud800' is no valid Unicode; correct it"),
-        (object(), "a value of type object cannot be written as JSON; use numbers, strings, lists, objects"),
+        (object(), "a value of type object cannot be written as JSON; use numbers, text, lists, objects"),
     ],
     ids=["inf", "nan", "surrogate", "object"],
 )
