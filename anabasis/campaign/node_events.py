@@ -83,7 +83,8 @@ def _failed(state: CampaignState, life: NodeLife, event: NodeEvent, *, at: float
         attempt=life.attempt,
         happened_at=event.last_progress_at,
         noticed_at=event.noticed_at or event.at,
-        mended_at=at if state.outcome is not None else None,
+        # Where nobody follows, nobody's being ready will close it.
+        mended_at=at if state.outcome is not None or life.slot >= state.desired_slots else None,
     )
 
 

@@ -16,6 +16,10 @@ RELEASE_SECONDS = 600.0
 
 BUDGET_WARNING = 0.8
 
+ROSTER_TRIES = 3
+"""Failures in a row (each retried by Temporal) after which a closing campaign ends without the roster that says so;
+its nodes are told by signal anyway."""
+
 FINISH_SECONDS = 15.0
 """Nodes that train read of the end in the roster within a second or two and leave by themselves; who has not left by
 then is told. It saves two events of history for each node of a fleet."""
@@ -35,7 +39,7 @@ def decide(state: CampaignState, *, now: float) -> list[e.Decision]:
     _mark_leavers(state)
     decisions += _stops(state, now=now)
     decisions += _starts(state, now=now)
-    decisions += _roster(state)
+    decisions += _roster(state, now=now)
     decisions += _job(state, now=now)
     decisions += _journal(state, now=now)
     state.phase = _phase(state)
@@ -49,9 +53,13 @@ def wake_at(state: CampaignState, *, now: float) -> float | None:
     if state.phase.terminal:
         return None
     times += [life.stop_at for life in state.nodes.values() if life.stop_at is not None]
+    patience = [state.roster_not_before, state.journal_not_before]
     if state.outcome is not None:
-        return min([*times, *([] if state.released_by is None else [state.released_by])], default=None)
-    if state.wants_nodes:
+        # What is past calls for nothing: a timer for it would go off again and again while a last job runs.
+        times += [at for at in (*patience, state.released_by or 0.0) if at > now]
+        return min(times, default=None)
+    times += [at for at in patience if at > now]
+    if state.wants_nodes and not state.continue_requested:
         for number in range(state.desired_slots):
             if state.sitting_in(number) is None:
                 slot = state.slots.get(number)
@@ -156,15 +164,19 @@ def _starts(state: CampaignState, *, now: float) -> list[e.Decision]:
     return starts
 
 
-def _roster(state: CampaignState) -> list[e.Decision]:
-    if state.roster_in_flight:
+def _roster(state: CampaignState, *, now: float) -> list[e.Decision]:
+    if state.roster_in_flight or now < state.roster_not_before or not _roster_is_due(state):
         return []
     wanted = state.wanted_roster()
-    if state.roster is not None and _same_orders(wanted, state.roster):
-        return []
     state.roster = wanted.model_copy(update={"generation": wanted.generation + 1})
     state.roster_in_flight = True
     return [e.WriteRoster(roster=state.roster)]
+
+
+def _roster_is_due(state: CampaignState) -> bool:
+    if state.outcome is not None and state.roster_failures >= ROSTER_TRIES:
+        return False
+    return state.roster is None or not _same_orders(state.wanted_roster(), state.roster)
 
 
 def _same_orders(wanted: Roster, sent: Roster) -> bool:
@@ -219,7 +231,7 @@ def _next_job(state: CampaignState) -> tuple[JobKind, int] | None:
 
 
 def _journal(state: CampaignState, *, now: float) -> list[e.Decision]:
-    if state.journal_in_flight or state.continue_requested:
+    if state.journal_in_flight or state.continue_requested or now < state.journal_not_before:
         return []
     if state.outcome is not None:
         return _final_journal(state, now=now) if _at_rest(state, now=now) and not state.final_journal_done else []
@@ -258,7 +270,7 @@ def _at_rest(state: CampaignState, *, now: float) -> bool:
     if state.released_by is None:
         state.released_by = now + RELEASE_SECONDS
     released = not state.nodes or now >= state.released_by
-    return released and state.job is None and not state.roster_in_flight
+    return released and state.job is None and not state.roster_in_flight and not _roster_is_due(state)
 
 
 def _phase(state: CampaignState) -> Phase:

@@ -49,6 +49,12 @@ def policy_for(failure: str) -> FailurePolicy:
     return _POLICIES.get(failure, FailurePolicy("node_failed", provision=True))
 
 
+def retry_seconds(*, failures_in_a_row: int) -> float:
+    """Pause before a job, a roster or a journal is tried again: 1 s, doubling to a minute. Temporal's own retries
+    came before, but it has none for what a store denies, which fails within milliseconds."""
+    return min(60.0, 2.0 ** min(failures_in_a_row - 1, 6))
+
+
 def backoff_seconds(spec: FailureSpec, *, failures_in_a_row: int) -> float:
     """Pause before the next start of a slot: none after the first failure's base, doubling to the maximum."""
     if failures_in_a_row <= 0:

@@ -11,6 +11,7 @@ from anabasis.campaign import messages as m
 from anabasis.campaign.incidents import amend, from_aggregator, open_incident
 from anabasis.campaign.node_events import apply_node_event, refuse_start
 from anabasis.campaign.planner import decide
+from anabasis.campaign.policy import retry_seconds
 from anabasis.campaign.state import CampaignState, SlotState
 
 MAX_JOB_FAILURES = 10
@@ -66,7 +67,11 @@ def fail(state: CampaignState, text: str) -> None:
 
 def _roster_written(state: CampaignState, event: e.RosterWritten) -> None:
     state.roster_in_flight = False
-    if not event.ok:
+    if event.ok:
+        state.roster_failures = 0
+    else:
+        state.roster_failures += 1
+        state.roster_not_before = event.at + retry_seconds(failures_in_a_row=state.roster_failures)
         state.roster = None if state.roster is None else state.roster.model_copy(update={"slots": [-1]})
 
 
@@ -74,7 +79,8 @@ def _journal_written(state: CampaignState, event: e.JournalWritten) -> None:
     state.journal_in_flight = False
     if not event.ok:
         state.journal_failures += 1
-        state.final_journal_done = state.journal_failures >= MAX_JOURNAL_FAILURES
+        state.journal_not_before = event.at + retry_seconds(failures_in_a_row=state.journal_failures)
+        state.final_journal_done = event.final and state.journal_failures >= MAX_JOURNAL_FAILURES
         return
     state.journal_failures = 0
     state.journal_due = False
@@ -131,7 +137,7 @@ def _job_failed(state: CampaignState, event: e.JobFailed, *, interrupted: bool) 
         fail(state, event.text)
         return
     state.job_failures += 1
-    wait = min(60.0, 2.0 ** min(state.job_failures - 1, 6))
+    wait = retry_seconds(failures_in_a_row=state.job_failures)
     state.job_not_before = event.at + wait
     open_incident(
         state,
@@ -248,6 +254,9 @@ def _commanded(state: CampaignState, command: m.Message, *, at: float) -> None:
                     life.paused_from = None
         case m.ScaleCommand():
             state.desired_slots = command.slots
+            for number in state.slots:
+                if number >= command.slots:  # nobody will be ready there: what is open would hold up the journal
+                    amend(state, slot=number, decided_at=at, mended_at=at)
         case m.DrainCommand():
             life = state.sitting_in(command.slot)
             if life is not None:

@@ -126,6 +126,8 @@ class CampaignState(Mutable):
 
     roster: Roster | None = None
     roster_in_flight: bool = False
+    roster_failures: int = 0
+    roster_not_before: float = 0.0
 
     job: Job | None = None
     job_number: int = 0
@@ -157,6 +159,7 @@ class CampaignState(Mutable):
     journal_in_flight: bool = False
     journal_due: bool = False
     journal_failures: int = 0
+    journal_not_before: float = 0.0
     journaled_through: int = 0
     final_journal_done: bool = False
 
