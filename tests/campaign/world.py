@@ -200,7 +200,7 @@ class World:
         for node in list(self.machines.values()):
             life = self.state.nodes.get(f"{node.slot}-{node.attempt}")
             finished = self.state.target_reached or self.state.outcome is not None
-            if node.nonce in self.told or life is None or life.state == "leaving" or finished:
+            if node.nonce in self.told or life is None or life.state in ("leaving", "draining") or finished:
                 self.report(node, "gone")
             elif life.state in ("requested", "booting", "unknown"):
                 self.report(node, "ready")
