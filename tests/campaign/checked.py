@@ -1,4 +1,4 @@
-"""A world that looks at every single step of the reducer: what it may decide, and that it decides by its state alone."""
+"""A world that looks at every step of the reducer: what it may decide, and that it decides by its state alone."""
 
 from __future__ import annotations
 
@@ -28,6 +28,11 @@ AFTER: dict[Phase, set[Phase]] = {
 }
 """Which phase may follow which, besides itself. A campaign that once had its quorum never provisions again, one that
 ends never turns back, and no end is reached but through the release of its machines."""
+
+GROWING = [
+    "version", "accounted_version", "merged_rounds", "tokens_total", "incident_sequence", "job_number",
+    "journal_sequence", "journaled_through", "divergences", "user_code_failures",
+]  # fmt: skip
 
 
 class CheckedWorld(World):
@@ -91,8 +96,7 @@ class CheckedWorld(World):
 
     def _look_at_the_whole(self, before: CampaignState) -> None:
         state = self.state
-        for name in ("version", "accounted_version", "merged_rounds", "tokens_total", "incident_sequence",
-                     "job_number", "journal_sequence", "journaled_through", "divergences", "user_code_failures"):  # fmt: skip
+        for name in GROWING:
             assert getattr(state, name) >= getattr(before, name), f"{name} shrank"
         assert (state.checkpoint_version or 0) >= (before.checkpoint_version or 0)
         assert before.outcome is None or state.outcome == before.outcome
