@@ -52,12 +52,12 @@ class CheckedWorld(World):
         due = wake_at(self.state, now=event.at)
         assert due is None or due > event.at, "a timer for what is past goes off for ever"
         for decision in decisions:
-            self._look_at(decision, before=before, at=event.at)
+            self._look_at(decision, event, before=before)
         self._look_at_the_whole(before)
         return decisions
 
-    def _look_at(self, decision: e.Decision, *, before: CampaignState, at: float) -> None:
-        state = self.state
+    def _look_at(self, decision: e.Decision, event: e.Event, *, before: CampaignState) -> None:
+        state, at = self.state, event.at
         match decision:
             case e.StartNode():
                 node = decision.node
@@ -71,7 +71,9 @@ class CheckedWorld(World):
                 ]
                 assert state.slots[node.slot].not_before <= at
                 sitting = before.sitting_in(node.slot)
-                assert sitting is None or sitting.state is not NodeState.UNKNOWN, "an unknown machine was replaced"
+                told_so = isinstance(event, e.NodeReported)  # a read that says absent, or a failure
+                if sitting is not None and sitting.state is NodeState.UNKNOWN:
+                    assert told_so or sitting.leave, "a machine was replaced for being unknown"
             case e.StopNode():
                 life = state.nodes[decision.node.node_id]
                 assert life.leave, "nobody wanted it to leave"
