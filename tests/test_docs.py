@@ -11,6 +11,7 @@ import torch
 from anabasis.campaign.spec import parse_spec
 from anabasis.cli.yaml12 import load_yaml
 from anabasis.training.recipe import Recipe
+from benchmarks.table import HEAD, table
 from scripts.write_spec_docs import TARGET, spec_page
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -52,3 +53,7 @@ def test_links_between_files_lead_somewhere(page: Path) -> None:
     for target in re.findall(r"\]\(([^)#\s]+)", page.read_text(encoding="utf-8")):
         if not re.match(r"[a-z]+:", target):
             assert (page.parent / target).exists(), f"{page.name} links to {target}"
+
+
+def test_the_readmes_figures_are_those_of_the_benchmarks() -> None:
+    assert HEAD + table() in (ROOT / "README.md").read_text(), "run: python -m benchmarks.table"
