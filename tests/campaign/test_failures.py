@@ -147,6 +147,8 @@ def test_reports_with_a_foreign_nonce_or_of_a_life_that_is_over_change_nothing()
     world = training()
     old = world.started[0]
     world.report(old.model_copy(update={"nonce": "someone else"}), "failed", failure="QuotaError")
+    assert world.state.outcome is None
+    assert world.state.ready_nodes == 3
     world.report(old, "failed", failure="Lost")
     world.report(old, "gone")
     before = world.state.model_dump(exclude={"start_allowance", "start_allowance_at"})

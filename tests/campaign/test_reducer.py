@@ -260,3 +260,14 @@ def test_an_ending_campaign_takes_no_commands(command: m.Message) -> None:
     world = training()
     world.feed(e.CancelRequested(at=world.now))
     assert world.command(command) == "the campaign is releasing and takes no more commands"
+
+
+def test_old_news_of_progress_and_of_jobs_that_are_over_changes_nothing() -> None:
+    world = training()
+    world.progress(rounds=5)
+    world.progress(rounds=-2)
+    assert (world.state.version, world.state.merged_rounds) == (5, 5)
+    old = m.CheckpointResult(version=99, key="k", bytes_written=1, seconds=1.0)
+    world.feed(e.CheckpointWritten(at=world.now, job=world.state.job_number - 1, result=old))
+    assert world.state.job is not None
+    assert world.state.checkpoint_version == 0

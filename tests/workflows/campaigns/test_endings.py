@@ -156,11 +156,18 @@ async def test_a_spent_budget_stops_and_a_raised_one_goes_on(
 ) -> None:
     name = "end-budget"
     fleet = {"provider_options": {"price_per_hour": PRICE}}
-    await anabasis.start(quick_spec(name, goal=LONG, fleet=fleet, budget={"max_cost": 60.0}))
+    campaign = await anabasis.start(quick_spec(name, goal=LONG, fleet=fleet, budget={"max_cost": 100_000.0}))
+
+    async def has_trained() -> bool:
+        return (await campaign.status()).version >= 2
+
+    await wait_until(has_trained, seconds=SECONDS)  # before the money is gone, however slow the machine is
+    limit = round(1.1 * (await campaign.status()).cost + 20.0)
+    await campaign.set_budget(max_cost=limit, max_node_hours=None)
     _, status = await failure_of(anabasis, name)
     assert "budget exhausted" in status.failure
-    assert "budget.max_cost = 60" in status.failure
-    assert status.cost >= 60.0
+    assert f"budget.max_cost = {limit}" in status.failure
+    assert status.cost >= limit
     assert "budget_warning" in {incident.kind for incident in status.incidents}
     before = assert_last_work_is_kept(running, name)
     assert before == status.version > 0

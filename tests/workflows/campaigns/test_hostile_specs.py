@@ -127,7 +127,9 @@ async def test_an_input_nested_too_deeply(client: Client) -> None:
 async def test_an_input_nested_deeply(client: Client, depth: int) -> None:
     text = json.dumps(quick_spec(f"hostile-{depth}", recipe_options={"x": ["@"]}))
     text = text.replace('"@"', "[" * depth + "]" * depth)
-    assert list(await problems_of(client, as_json(text), name=f"hostile-{depth}")) == ["recipe_options.x"]
+    told = set(await problems_of(client, as_json(text), name=f"hostile-{depth}"))
+    # `tiny` has no option x; and beyond a limit, the depth alone is a problem.
+    assert {"recipe_options.x"} <= told <= {"recipe_options", "recipe_options.x"}
 
 
 async def test_more_than_the_server_takes_starts_nothing(client: Client) -> None:
