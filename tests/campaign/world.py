@@ -206,7 +206,9 @@ class World:
                 self.report(node, "ready")
         if self.job is not None and (self.job.kind != "leg" or self.state.ready_nodes >= self.state.quorum_nodes):
             self.job_ends(rounds=rounds)
-        elif self.job is not None and (self.state.outcome or self.state.job is None or self.state.job.interrupted):
+        elif self.job is not None and (
+            self.state.target_reached or self.state.outcome or self.state.job is None or self.state.job.interrupted
+        ):
             self.job_ends(rounds=0)
         self.wait()
 
