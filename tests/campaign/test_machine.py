@@ -260,5 +260,7 @@ class Campaign(RuleBasedStateMachine):
             assert not world.state.nodes
 
 
-Campaign.TestCase.settings = settings(max_examples=120, stateful_step_count=40, deadline=None)
+# The same examples every time, so that a red run means a changed reducer. To search further, raise the numbers and
+# leave `derandomize` out.
+Campaign.TestCase.settings = settings(max_examples=120, stateful_step_count=40, deadline=None, derandomize=True)
 TestCampaign = Campaign.TestCase
